@@ -1,0 +1,2 @@
+//! prefixd.
+fn main() {}

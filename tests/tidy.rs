@@ -1,1 +1,3 @@
-#[test] fn t() {}
+//! x
+#[test]
+fn t() {}

@@ -2,6 +2,7 @@
 //! a quorum's disks, applies them to the index on every node, and keeps the membership.
 
 pub mod face;
+pub mod membership;
 
 pub use face::{
     BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,

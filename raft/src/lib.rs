@@ -9,6 +9,7 @@ mod admin;
 mod calls;
 mod core;
 mod dial;
+mod disk;
 mod drivers;
 pub mod face;
 mod generation;

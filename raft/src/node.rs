@@ -7,7 +7,8 @@ use crate::face::{MemberStatus, NodeConfig, NodeFigures, NodeStatus, Role, Submi
 use crate::lanes::{self, Carrier, Lanes};
 use crate::log::RaftLog;
 use crate::machine::Machine;
-use crate::membership::{Founder, Place, Promise, PromiseAnswer, StoredDisk};
+use crate::disk::StoredDisk;
+use crate::membership::{Founder, Place, Promise, PromiseAnswer};
 use crate::network::PeerIdentity;
 use crate::proposer::{Done, Leadership, Proposer, Refusal};
 use crate::record;

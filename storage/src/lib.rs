@@ -17,7 +17,7 @@ pub mod durable;
 pub mod failure;
 pub mod identity;
 pub mod log;
-//pub mod snapshot;
+pub mod snapshot;
 
 pub use codec::CodecError;
 pub use data_dir::{DataDir, DataDirError, Presence, disk_free_bytes};
@@ -27,4 +27,4 @@ pub use log::{
     Done, FaultHook, LogError, LogFile, LogOptions, LogPos, LogRecord, LogState, LogStats, LogStore, OpenError,
     RedbLog, SyncLatency, Vote,
 };
-//pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
+pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};

@@ -184,7 +184,7 @@ mod tests {
         #[test]
         fn every_flip_is_noticed(row in row(), at in 0..STATE_ROW_BYTES, bit in 0..8) {
             let mut bytes = row.encode();
-            bytes[at] ^= 1 << bit;
+            bytes[at] ^= 1u8 << bit;
             prop_assert!(StateRow::decode(&bytes).is_err());
         }
     }

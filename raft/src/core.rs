@@ -236,13 +236,13 @@ impl Worker {
         while let Some(job) = queue.blocking_recv() {
             // Nobody may be waiting for an answer any more: that is theirs to know.
             match job {
-                Job::Apply(entries, reply) => drop(reply.send(self.apply(entries))),
-                Job::BeginCut(limit, reply) => drop(reply.send(self.begin_cut(limit))),
-                Job::Slice(max, reply) => drop(reply.send(self.slice(max))),
+                Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
+                Job::BeginCut(limit, reply) => reply.send(self.begin_cut(limit)).unwrap_or_else(drop),
+                Job::Slice(max, reply) => reply.send(self.slice(max)).unwrap_or_else(drop),
                 Job::EndCut => self.state.index.abort_snapshot(),
                 Job::Install(start, reply) => {
                     self.install(*start);
-                    drop(reply.send(()));
+                    reply.send(()).unwrap_or_else(drop);
                 }
             }
         }

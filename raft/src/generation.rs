@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 4;
 
 /// A snapshot on disk; it stays there while it is held.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct SnapshotFile(pub(crate) Arc<Generation>);
 
 fn invalid(error: impl std::fmt::Display) -> io::Error {

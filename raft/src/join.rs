@@ -4,6 +4,8 @@ use crate::calls::{cluster_id, join_to_wire};
 use crate::membership::{JoinAnswer, JoinAsk, JoinStep, JoinView, Member, plan};
 use crate::node::{Inner, Raft};
 use crate::types::{MemberNode, TypeConfig, wire_members};
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use prefixd_proto::node as wire;
 use std::collections::BTreeSet;

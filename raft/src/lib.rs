@@ -34,3 +34,6 @@ pub use face::{
 };
 pub use node::Node;
 pub use start::StartError;
+
+#[cfg(test)]
+mod suite;

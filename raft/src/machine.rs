@@ -4,7 +4,7 @@ use crate::core::{Committed, Core, Cut, CutError, Start, What};
 use crate::generation::{self, SnapshotFile, blocking};
 use crate::types::{Payload, StoredMembership, TypeConfig, log_id, log_pos};
 use futures::{Stream, TryStreamExt};
-use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use prefixd_storage::SnapshotStore;

@@ -14,6 +14,8 @@ use crate::proposer::{Done, Leadership, Proposer, Refusal};
 use crate::record;
 use crate::stamp::Stamps;
 use crate::types::{TypeConfig, wire_members};
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use prefixd_index::command::{ClusterMeta, Command};
 use prefixd_index::delta::Delta;
@@ -66,7 +68,6 @@ pub(crate) struct Inner {
     pub(crate) stopped: CancellationToken,
     /// What a node without a cluster waits for.
     pub(crate) waiting: watch::Sender<String>,
-    pub(crate) hash_seed: u64,
     pub(crate) member: OnceLock<(Arc<PeerIdentity>, Raft)>,
     pub(crate) heard: Mutex<Heard>,
     pub(crate) judge: Mutex<crate::ready::Judge>,

@@ -2,6 +2,7 @@
 
 use crate::membership::{Observed, Readiness, ReadinessLimits};
 use crate::node::Inner;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::ServerState;
 use std::sync::PoisonError;
 use tokio::time::Instant;

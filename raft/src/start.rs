@@ -19,6 +19,7 @@ use crate::ready::Judge;
 use crate::stamp::Stamps;
 use crate::types::{MemberNode, log_pos, wire_members};
 use crate::{admin, service};
+use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::Index;
 use prefixd_storage::{DataDir, Identity, LogFile, LogOptions, LogStore, RedbLog, SnapshotStore};
 use rand::SeedableRng;
@@ -90,7 +91,7 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
     }
     let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
     for bad in set_aside {
-        tracing::error!("{bad}");
+        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
     }
     let start = load_snapshot(config, &identity, &log, &snapshots, hash_seed)?;
     Ok(Opened { identity, data_dir, log, snapshots, start })
@@ -143,7 +144,7 @@ fn set_aside(
     why: &str,
 ) -> Result<(), StartError> {
     for bad in snapshots.set_aside(generation, why).map_err(disk)? {
-        tracing::error!("{bad}");
+        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
     }
     Ok(())
 }
@@ -164,7 +165,7 @@ impl Node {
         let opened = tokio::task::spawn_blocking(move || open_disk(&for_disk, options, hash_seed));
         let opened = opened.await.map_err(|e| disk(format!("opening the disk failed: {e}")))??;
         let bound = listener.local_addr().map_err(StartError::Port)?;
-        let (inner, proposer) = assemble(config, opened, bound.to_string(), hash_seed, fsync, failed)?;
+        let (inner, proposer) = assemble(config, opened, bound.to_string(), fsync, failed)?;
         let node = Node { inner: inner.clone() };
         serve(&node, listener)?;
         tokio::spawn(proposer.run(inner.clone()));
@@ -229,7 +230,6 @@ fn assemble(
     config: NodeConfig,
     opened: Opened,
     bound: String,
-    hash_seed: u64,
     fsync: Arc<Mutex<Histogram>>,
     failed: watch::Sender<Option<String>>,
 ) -> Result<(Arc<Inner>, ProposerTask), StartError> {
@@ -264,7 +264,6 @@ fn assemble(
         heard: Mutex::default(),
         judge: Mutex::new(Judge::new()),
         waiting: watch::Sender::new("starting".into()),
-        hash_seed,
         failed,
         config,
     };

@@ -6,7 +6,7 @@ use crate::record;
 use crate::types::{Membership, Proposal, Reply};
 use arc_swap::ArcSwap;
 use prefixd_index::command::{ClusterMeta, Command};
-use prefixd_index::{Applied, BatchOutcome, Evictions, Index, SnapshotRecord, Totals, View};
+use prefixd_index::{Applied, BatchOutcome, Evictions, Index, SnapshotOverflow, SnapshotRecord, Totals, View};
 use prefixd_storage::LogPos;
 use std::collections::VecDeque;
 use std::io;
@@ -55,6 +55,8 @@ pub(crate) struct CutSlice {
 pub(crate) enum CutError {
     /// Too much changed while it was walked; begin again.
     Overflow,
+    /// No snapshot is in the making.
+    NotBegun,
     /// The thread is gone.
     Gone,
 }
@@ -197,10 +199,9 @@ impl Core {
     }
 
     /// Ends the snapshot in the making, complete or not.
-    pub(crate) fn end_cut(&self) {
-        // A full queue drains by itself; a thread that is gone has nothing to end.
-        let jobs = self.jobs.clone();
-        tokio::spawn(async move { jobs.send(Job::EndCut).await });
+    pub(crate) async fn end_cut(&self) {
+        // A thread that is gone has nothing to end.
+        let _gone = self.jobs.send(Job::EndCut).await;
     }
 
     /// Replaces the whole state.
@@ -336,7 +337,8 @@ impl Worker {
     fn slice(&mut self, max: usize) -> Result<CutSlice, CutError> {
         match self.state.index.snapshot_slice(max) {
             Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done }),
-            Err(_) => Err(CutError::Overflow),
+            Err(SnapshotOverflow::TooManyChanges { .. }) => Err(CutError::Overflow),
+            Err(SnapshotOverflow::NotBegun) => Err(CutError::NotBegun),
         }
     }
 

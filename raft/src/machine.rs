@@ -16,6 +16,8 @@ use std::time::Duration;
 const APPLY_ENTRIES: usize = 64;
 /// Entries of the index that one slice of a snapshot walks.
 const SLICE_ENTRIES: usize = 4_096;
+/// Pause before a snapshot that was overtaken by changes is begun anew.
+const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
 /// Pause before a snapshot that could not be written is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -129,6 +131,7 @@ impl Builder {
             let slice = match machine.core.slice(SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
+                Err(CutError::NotBegun) => return Err(io::Error::other("the snapshot in the making was ended")),
                 Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
             };
             for record in &slice.records {
@@ -156,7 +159,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             };
             let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
-            self.machine.core.end_cut();
+            self.machine.core.end_cut().await;
             match written {
                 Ok(Some(snapshot)) => {
                     tracing::info!(index = begun.at.map(|pos| pos.index), bytes = snapshot.bytes(), "wrote a snapshot");
@@ -165,6 +168,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 Ok(None) => {
                     preimage_entries = preimage_entries.saturating_mul(2);
                     tracing::warn!(preimage_entries, "too much changed while a snapshot was written; trying again");
+                    tokio::time::sleep(OVERTAKEN_PAUSE).await;
                 }
                 // The log is intact, so this node goes on; it only can't purge until a snapshot succeeds.
                 Err(error) => {

@@ -5,6 +5,7 @@ mod faults;
 mod growth;
 mod model;
 mod power_loss;
+mod small_disk;
 
 use std::path::Path;
 

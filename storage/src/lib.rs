@@ -6,10 +6,7 @@
 //! Start reading at [`data_dir`] (what lies where), then [`log`] and [`snapshot`]; `docs/STORAGE.md`
 //! describes every file byte by byte.
 
-#![cfg_attr(
-    test,
-    expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")
-)]
+#![cfg_attr(test, expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking"))]
 
 pub mod codec;
 pub mod data_dir;

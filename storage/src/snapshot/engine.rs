@@ -47,11 +47,8 @@ impl Engine {
     }
 
     fn open_or_create(path: &Path) -> Result<Engine, SnapshotError> {
-        let config = sled::Config::new()
-            .path(path)
-            .cache_capacity(CACHE_BYTES)
-            .mode(sled::Mode::LowSpace)
-            .flush_every_ms(None);
+        let config =
+            sled::Config::new().path(path).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace).flush_every_ms(None);
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match guarded(path, "open", || config.open()) {

@@ -15,6 +15,8 @@ mod store;
 mod writer;
 
 #[cfg(test)]
+mod small_disk_tests;
+#[cfg(test)]
 mod tests;
 
 pub use error::{SetAside, SnapshotError};

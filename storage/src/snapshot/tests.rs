@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::*;
 use crate::log::LogPos;
 
-fn manifest(index: u64, records: u64) -> SnapshotManifest {
+pub(super) fn manifest(index: u64, records: u64) -> SnapshotManifest {
     SnapshotManifest {
         cluster_id: 7,
         last: Some(LogPos { term: 1, index }),
@@ -20,17 +20,17 @@ fn manifest(index: u64, records: u64) -> SnapshotManifest {
 }
 
 /// Records of many sizes that differ by `seed`.
-fn records(seed: u8, count: usize) -> Vec<Vec<u8>> {
+pub(super) fn records(seed: u8, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|number| vec![seed.wrapping_add(number as u8); (number * 977) % 9000]).collect()
 }
 
-fn take(store: &SnapshotStore, index: u64, records: &[Vec<u8>]) -> Arc<Generation> {
+pub(super) fn take(store: &SnapshotStore, index: u64, records: &[Vec<u8>]) -> Arc<Generation> {
     let mut writer = store.begin().unwrap();
     records.iter().for_each(|record| writer.put(record).unwrap());
     writer.finish(manifest(index, records.len() as u64)).unwrap()
 }
 
-fn read(generation: &Arc<Generation>) -> Result<Vec<Vec<u8>>, SnapshotError> {
+pub(super) fn read(generation: &Arc<Generation>) -> Result<Vec<Vec<u8>>, SnapshotError> {
     generation.records()?.collect()
 }
 

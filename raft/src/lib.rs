@@ -29,8 +29,8 @@ mod start;
 mod types;
 
 pub use face::{
-    BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 pub use node::Node;
 pub use start::StartError;

@@ -17,8 +17,8 @@ pub struct Stamper {
     /// Cluster time at `mono_us`.
     time_us: u64,
     mono_us: u64,
-    /// Monotonic microseconds, less than [`SLEW_PARTS`], that have not yet earned a microsecond of slew.
-    slew_carry: u64,
+    /// Monotonic microseconds passed since the last slew, and what it left over: what the next one may use.
+    unslewed_us: u64,
     leads: bool,
     /// Elected, and not yet moved up to the median wall clock.
     may_step: bool,
@@ -46,10 +46,10 @@ impl Stamper {
     pub fn elected(&mut self, median_us: Option<u64>, mono_us: u64) {
         self.leads = true;
         self.may_step = true;
-        self.slew_carry = 0;
-        match median_us {
-            Some(median_us) => self.median(median_us, mono_us),
-            None => self.time_us = self.advance(mono_us),
+        self.time_us = self.advance(mono_us);
+        self.unslewed_us = 0;
+        if let Some(median_us) = median_us {
+            self.median(median_us, mono_us);
         }
     }
 
@@ -75,11 +75,11 @@ impl Stamper {
 
     /// The stamp for a command proposed now. Never below an earlier one of this leadership.
     pub fn stamp(&mut self, wall_us: u64, mono_us: u64) -> u64 {
-        let passed = mono_us.saturating_sub(self.mono_us) + self.slew_carry;
         let free = self.advance(mono_us);
-        let most = passed / SLEW_PARTS;
-        self.slew_carry = passed % SLEW_PARTS;
-        self.time_us = wall_us.clamp(free.saturating_sub(most), free.saturating_add(most));
+        let most = self.unslewed_us / SLEW_PARTS;
+        self.unslewed_us %= SLEW_PARTS;
+        let slewed = wall_us.clamp(free.saturating_sub(most), free.saturating_add(most));
+        self.time_us = self.time_us.max(slewed);
         self.time_us
     }
 
@@ -93,6 +93,7 @@ impl Stamper {
     fn advance(&mut self, mono_us: u64) -> u64 {
         let passed = mono_us.saturating_sub(self.mono_us);
         self.mono_us += passed;
+        self.unslewed_us = self.unslewed_us.saturating_add(passed);
         self.time_us.saturating_add(passed)
     }
 }
@@ -144,4 +145,5 @@ impl ClusterClock {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;

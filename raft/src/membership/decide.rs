@@ -17,6 +17,7 @@
 mod entering;
 mod founding;
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;
 
 use super::peers::{PeerAnswer, Standing};

@@ -85,6 +85,9 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
         let mut rounds_at_once = 0;
         loop {
             let seen = disk.borrow_and_update().clone();
+            if let Some(failure) = self.founder.failure() {
+                return Err(failure.into());
+            }
             let answers = if seen.cluster_id.is_some() { Answers::new() } else { self.ask_all().await };
             let action = decide(&self.place, &seen, &answers, rng.random_range(1..=u128::MAX));
             match self.act(&seen, action, &mut unanimous).await? {
@@ -265,4 +268,5 @@ fn plausible(peer: &Peer, answer: PeerAnswer) -> Result<PeerAnswer, String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;

@@ -59,7 +59,12 @@ impl<D: Disk> Founder<D> {
         self.state.borrow().clone()
     }
 
-    /// Wakes when the disk's state changes.
+    /// The failed write after which this disk is not written any more; the process must end.
+    pub fn failure(&self) -> Option<DiskFailure> {
+        self.lock().clone()
+    }
+
+    /// Wakes when the disk's state changes, and when a write fails.
     pub fn watch(&self) -> watch::Receiver<DiskState> {
         self.state.subscribe()
     }
@@ -145,6 +150,9 @@ impl<D: Disk> Founder<D> {
     ) -> Result<bool, DiskFailure> {
         if let Err(error) = written {
             *failure = Some(error.clone());
+            drop(failure);
+            // Wakes who waits, so that the failure is found.
+            self.state.send_modify(|_| {});
             return Err(error);
         }
         self.state.send_replace(next);
@@ -185,4 +193,5 @@ fn refusal(place: &Place, state: &DiskState, asked: &Promise) -> Option<String> 
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;

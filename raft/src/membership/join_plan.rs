@@ -111,4 +111,5 @@ fn refusal(view: &JoinView<'_>, joiner: &JoinAsk) -> Option<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;

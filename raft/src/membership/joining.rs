@@ -96,4 +96,5 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;

@@ -54,12 +54,8 @@ impl Promise {
 
     /// The founders as the first members; their addresses are in nobody's promise.
     pub fn as_members(&self) -> Vec<Member> {
-        let member = |(name, id): &(String, u64)| Member {
-            node_id: *id,
-            name: name.clone(),
-            addr: String::new(),
-            voter: true,
-        };
+        let member =
+            |(name, id): &(String, u64)| Member { node_id: *id, name: name.clone(), addr: String::new(), voter: true };
         self.members.iter().map(member).collect()
     }
 

@@ -26,12 +26,10 @@ pub(super) fn enter(seen: &Seen<'_>, cluster_id: u128) -> Action {
                  data directory to let it join them"
             ),
         },
-        Some(held) if leaders_members(seen).is_some() => Action::DropPromise {
-            reason: format!("the members of {held} have replaced this disk since"),
-        },
-        Some(held) => {
-            Action::Adopt { cluster_id, found: Some(held.clone()), voter: true, proof: Proof::Member }
+        Some(held) if leaders_members(seen).is_some() => {
+            Action::DropPromise { reason: format!("the members of {held} have replaced this disk since") }
         }
+        Some(held) => Action::Adopt { cluster_id, found: Some(held.clone()), voter: true, proof: Proof::Member },
     }
 }
 

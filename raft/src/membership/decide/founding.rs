@@ -2,7 +2,7 @@
 
 use super::{Action, Proof, Seen};
 use crate::face::BootstrapMode;
-use crate::membership::peers::Standing;
+use crate::membership::peers::{PeerAnswer, Standing};
 use crate::membership::promise::Promise;
 
 /// A node that founds by itself. With other names in its peer list that would be a second cluster in the making the
@@ -81,11 +81,8 @@ fn promised(seen: &Seen<'_>, held: &Promise) -> Action {
             reason: format!("{name} has lost the disk {id:016x} that was to found {held}, and no peer is a member"),
         };
     }
-    let lacking: Vec<String> = seen
-        .answered()
-        .filter(|answer| answer.standing != Standing::Promised(held.clone()))
-        .map(|answer| answer.name.clone())
-        .collect();
+    let lacking: Vec<&PeerAnswer> =
+        seen.answered().filter(|answer| answer.standing != Standing::Promised(held.clone())).collect();
     if silent.is_none() && lacking.is_empty() && seen.place.bootstrap == BootstrapMode::Peers {
         return Action::Adopt {
             cluster_id: held.cluster_id(),
@@ -94,13 +91,13 @@ fn promised(seen: &Seen<'_>, held: &Promise) -> Action {
             proof: Proof::Unanimous,
         };
     }
-    if seen.place.bootstrap == BootstrapMode::Peers
-        && !lacking.is_empty()
-        && coordinator(seen) == Some(&seen.place.name)
-    {
-        return Action::Propose { promise: held.clone(), to: lacking };
+    let able = lacking.iter().filter(|answer| held.node_id_of(&answer.name) == Some(answer.node_id));
+    let to: Vec<String> = able.map(|answer| answer.name.clone()).collect();
+    if seen.place.bootstrap == BootstrapMode::Peers && !to.is_empty() && coordinator(seen) == Some(&seen.place.name) {
+        return Action::Propose { promise: held.clone(), to };
     }
-    let waiting_for = silent.unwrap_or_else(|| lacking.join(", "));
+    let lacking = || lacking.iter().map(|answer| answer.name.as_str()).collect::<Vec<_>>().join(", ");
+    let waiting_for = silent.unwrap_or_else(lacking);
     Action::Wait { reason: format!("this node has promised to found {held}; waiting for {waiting_for}") }
 }
 
@@ -116,7 +113,8 @@ fn propose_anew(seen: &Seen<'_>, fresh_cluster_id: u128) -> Action {
     for answer in seen.answered() {
         if let Standing::Promised(held) = &answer.standing {
             if held.members() != promise.members() {
-                let reason = format!("{} must first drop its promise to found {held}, which can't come true", answer.name);
+                let reason =
+                    format!("{} must first drop its promise to found {held}, which can't come true", answer.name);
                 return Action::Wait { reason };
             }
             promise = held.clone();

@@ -4,8 +4,8 @@
 pub mod face;
 
 pub use face::{
-    BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 use prefixd_index::command::Command;
 use prefixd_index::delta::Delta;

@@ -1,6 +1,19 @@
 //! The deterministic core of prefixd: what producers reported, in an index that answers lookups without a lock, and
 //! the pure function that applies the log to it. No async, no IO, no clock, no randomness (see `clippy.toml`).
 
+pub mod applied;
 pub mod command;
 pub mod delta;
+pub mod engine;
+pub mod fingerprint;
+pub mod limits;
+pub mod lookup;
 pub mod policy;
+pub mod snapshot;
+pub mod view;
+
+pub use applied::{Applied, AuditResult, BatchOutcome, Evictions, Totals};
+pub use engine::Index;
+pub use lookup::{LookupAnswer, LookupRequest, Prompt, RankConfig, Reason, ReplicaScore};
+pub use snapshot::{LoadError, Loader, RecordDigest, SnapshotInfo, SnapshotOverflow, SnapshotRecord, SnapshotSlice};
+pub use view::{CacheState, LookupScratch, View};

@@ -154,6 +154,11 @@ impl Chain {
         self.hashes.is_empty()
     }
 
+    /// Bytes of the packed hashes and counts, for queue limits.
+    pub fn packed_bytes(&self) -> usize {
+        self.hashes.bytes.len() + self.hashes.widths.len() + self.counts.len() * size_of::<CountRun>()
+    }
+
     /// (hash, cumulative token count) of each block in order; sums saturate.
     pub fn blocks(&self) -> impl Iterator<Item = (&[u8], i32)> + '_ {
         let counts = self.counts.iter().flat_map(|run| std::iter::repeat_n(run.tokens, run.repeat as usize));

@@ -239,6 +239,17 @@ pub struct Histogram {
     pub sum_seconds: f64,
 }
 
+impl Histogram {
+    /// Counts one observation.
+    pub fn observe(&mut self, seconds: f64) {
+        for (bound, count) in self.bounds_seconds.iter().zip(&mut self.counts) {
+            *count += u64::from(seconds <= *bound);
+        }
+        self.count += 1;
+        self.sum_seconds += seconds;
+    }
+}
+
 /// Figures for /metrics beside [`NodeStatus`].
 #[derive(Clone, Debug, Default)]
 pub struct NodeFigures {

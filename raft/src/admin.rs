@@ -1,0 +1,94 @@
+//! What operators may ask of a node, on the node port.
+
+use crate::face::SubmitError;
+use crate::node::Node;
+use prefixd_index::command::Command;
+use prefixd_proto::admin as wire;
+use prefixd_proto::admin::admin_server::{Admin, AdminServer};
+use tonic::{Request, Response, Status};
+
+/// Sweeps that one request proposes at most; each removes a slice.
+const MAX_SWEEPS: u64 = 100_000;
+
+/// The admin service of one node.
+pub(crate) struct AdminService(pub(crate) Node);
+
+/// The service, to be added to a server.
+pub(crate) fn server(node: Node) -> AdminServer<AdminService> {
+    AdminServer::new(AdminService(node))
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn status(&self, _request: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
+        let status = self.0.status();
+        let totals = self.0.totals();
+        let members = status.members.iter().map(|member| wire::MemberStatus {
+            node_id: member.node_id,
+            name: member.name.clone(),
+            node_addr: member.node_addr.clone(),
+            voter: member.voter,
+            lag: member.lag,
+        });
+        Ok(Response::new(wire::StatusResponse {
+            members: members.collect(),
+            node_name: status.node_name,
+            node_id: status.node_id,
+            cluster_id: status.cluster_id.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default(),
+            role: status.role.as_str().into(),
+            term: status.term,
+            leader: status.leader,
+            last_log_index: status.last_log_index,
+            committed_index: status.committed_index,
+            applied_index: status.applied_index,
+            snapshot_index: status.snapshot_index,
+            purged_index: status.purged_index,
+            entries: totals.entries,
+            prefixes: totals.prefixes,
+            index_bytes: totals.bytes,
+            log_bytes: status.log_bytes,
+            snapshot_bytes: status.snapshot_bytes,
+            digest: status.digest.to_be_bytes().to_vec(),
+            ready: status.ready,
+            unready_reason: status.unready_reason,
+            cluster_time_us: status.cluster_time_us,
+            wall_us: status.wall_us,
+            feature_level: status.feature_level,
+            release: env!("CARGO_PKG_VERSION").into(),
+            incarnation: status.incarnation,
+        }))
+    }
+
+    async fn digest(&self, request: Request<wire::DigestRequest>) -> Result<Response<wire::DigestResponse>, Status> {
+        let asked = request.into_inner().index.filter(|index| *index != 0);
+        let (index, digest) = self.0.digest(asked).ok_or_else(|| {
+            let status = self.0.status();
+            Status::not_found(format!(
+                "the digest at {} is not remembered here; this node has applied {}",
+                asked.unwrap_or(status.applied_index),
+                status.applied_index
+            ))
+        })?;
+        Ok(Response::new(wire::DigestResponse { index, digest: digest.to_be_bytes().to_vec() }))
+    }
+
+    async fn sweep(&self, _request: Request<wire::SweepRequest>) -> Result<Response<wire::SweepResponse>, Status> {
+        let mut response = wire::SweepResponse::default();
+        while response.sweeps < MAX_SWEEPS {
+            let done = self.0.propose_for(Command::Sweep).await.map_err(status_of)?;
+            response.sweeps += 1;
+            response.entries_removed += done.reply.removed;
+            if !done.reply.wants_sweep {
+                break;
+            }
+        }
+        Ok(Response::new(response))
+    }
+}
+
+fn status_of(error: SubmitError) -> Status {
+    match error {
+        SubmitError::QueueFull(_) => Status::resource_exhausted(error.to_string()),
+        SubmitError::Unavailable(_) => Status::unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,362 @@
+//! The one thread that owns the index. Everything that changes it comes through here as a job, in order: applied log
+//! entries, slices of a snapshot in the making, an installed snapshot. After each job it publishes what readers see;
+//! readers never come here.
+
+use crate::record;
+use crate::types::{Membership, Proposal, Reply};
+use arc_swap::ArcSwap;
+use prefixd_index::command::{ClusterMeta, Command};
+use prefixd_index::{Applied, Index, SnapshotRecord, Totals, View};
+use prefixd_storage::LogPos;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::membership::clock::ClusterClock;
+
+/// Jobs that may wait for the thread.
+const QUEUE_JOBS: usize = 64;
+/// (index, digest) pairs remembered for audits and operators.
+const DIGEST_RING: usize = 16_384;
+
+/// One committed log entry.
+pub(crate) struct Committed {
+    pub(crate) pos: LogPos,
+    pub(crate) what: What,
+}
+
+/// What a committed entry holds.
+pub(crate) enum What {
+    Blank,
+    Members(Membership),
+    Command(Proposal),
+}
+
+/// Where a snapshot was cut.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    pub(crate) at: LogPos,
+    pub(crate) membership_at: Option<LogPos>,
+    pub(crate) membership: Membership,
+    pub(crate) digest: u128,
+    pub(crate) time_us: u64,
+}
+
+/// A slice of a snapshot in the making.
+pub(crate) struct CutSlice {
+    pub(crate) records: Vec<SnapshotRecord>,
+    pub(crate) done: bool,
+}
+
+/// Why a slice was not given.
+#[derive(Debug)]
+pub(crate) enum CutError {
+    /// Too much changed while it was walked; begin again.
+    Overflow,
+    /// The thread is gone.
+    Gone,
+}
+
+/// The state that the thread starts from, or is given by a snapshot.
+pub(crate) struct Start {
+    pub(crate) index: Index,
+    pub(crate) applied: Option<LogPos>,
+    pub(crate) membership_at: Option<LogPos>,
+    pub(crate) membership: Membership,
+}
+
+enum Job {
+    Apply(Vec<Committed>, oneshot::Sender<io::Result<Vec<Reply>>>),
+    BeginCut(usize, oneshot::Sender<Option<Cut>>),
+    Slice(usize, oneshot::Sender<Result<CutSlice, CutError>>),
+    EndCut,
+    Install(Box<Start>, oneshot::Sender<()>),
+}
+
+/// What the thread last published, for status and metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Summary {
+    pub(crate) applied: Option<LogPos>,
+    pub(crate) membership_at: Option<LogPos>,
+    pub(crate) membership: Membership,
+    pub(crate) digest: u128,
+    pub(crate) totals: Totals,
+    pub(crate) meta: ClusterMeta,
+    pub(crate) wants_sweep: bool,
+    pub(crate) sweeps: u64,
+    pub(crate) audit_mismatches: u64,
+    pub(crate) last_mismatch: Option<u64>,
+    pub(crate) duplicate_batches: u64,
+    pub(crate) evictions: Evictions,
+}
+
+/// Removals since this process started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evictions {
+    pub(crate) lru_cap: u64,
+    pub(crate) lfu_cap: u64,
+    pub(crate) lru_ttl: u64,
+    pub(crate) lfu_ttl: u64,
+    pub(crate) over_quota: BTreeMap<String, u64>,
+}
+
+/// What readers see.
+pub(crate) struct Published {
+    pub(crate) view: ArcSwap<View>,
+    pub(crate) clock: ClusterClock,
+    started: Instant,
+    applied: watch::Sender<u64>,
+    summary: Mutex<Summary>,
+    digests: Mutex<VecDeque<(u64, u128)>>,
+}
+
+impl Published {
+    /// Microseconds of this process's monotonic clock.
+    pub(crate) fn mono_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Cluster time.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.clock.now_us(self.mono_us())
+    }
+
+    /// The applied index, to wait on.
+    pub(crate) fn applied(&self) -> watch::Receiver<u64> {
+        self.applied.subscribe()
+    }
+
+    pub(crate) fn applied_index(&self) -> u64 {
+        *self.applied.borrow()
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        self.summary.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The digest right after a log index was applied, if it is still remembered.
+    pub(crate) fn digest_at(&self, index: u64) -> Option<u128> {
+        let ring = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.binary_search_by_key(&index, |(at, _)| *at).ok().and_then(|i| ring.get(i)).map(|(_, digest)| *digest)
+    }
+}
+
+/// The way to the thread.
+#[derive(Clone)]
+pub(crate) struct Core {
+    jobs: mpsc::Sender<Job>,
+    pub(crate) published: Arc<Published>,
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the index thread has ended")
+}
+
+impl Core {
+    /// Starts the thread. `on_end` is told when it ends in any way but by dropping the last [`Core`].
+    pub(crate) fn start(start: Start, on_end: impl FnOnce(String) + Send + 'static) -> io::Result<Self> {
+        let published = Arc::new(Published {
+            view: ArcSwap::from_pointee(start.index.view()),
+            clock: ClusterClock::default(),
+            started: Instant::now(),
+            applied: watch::Sender::new(start.applied.map_or(0, |pos| pos.index)),
+            summary: Mutex::default(),
+            digests: Mutex::default(),
+        });
+        let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
+        let keeper = published.clone();
+        std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
+            let work = std::panic::AssertUnwindSafe(|| Worker::new(start, keeper).run(queue));
+            if let Err(panic) = std::panic::catch_unwind(work) {
+                let what = panic.downcast_ref::<String>().cloned();
+                let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
+            }
+        })?;
+        Ok(Self { jobs, published })
+    }
+
+    /// Applies entries in order; one reply an entry.
+    pub(crate) async fn apply(&self, entries: Vec<Committed>) -> io::Result<Vec<Reply>> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.send(Job::Apply(entries, send)).await.map_err(|_| gone())?;
+        receive.await.map_err(|_| gone())?
+    }
+
+    /// Begins a snapshot of the state as it is behind all jobs sent so far; `None` before anything was applied.
+    pub(crate) async fn begin_cut(&self, preimage_limit: usize) -> io::Result<Option<Cut>> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.send(Job::BeginCut(preimage_limit, send)).await.map_err(|_| gone())?;
+        receive.await.map_err(|_| gone())
+    }
+
+    /// The next slice of the snapshot in the making. Blocking; for the thread that writes it.
+    pub(crate) fn slice(&self, max_entries: usize) -> Result<CutSlice, CutError> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.blocking_send(Job::Slice(max_entries, send)).map_err(|_| CutError::Gone)?;
+        receive.blocking_recv().map_err(|_| CutError::Gone)?
+    }
+
+    /// Ends the snapshot in the making, complete or not.
+    pub(crate) fn end_cut(&self) {
+        // A full queue drains by itself; a thread that is gone has nothing to end.
+        let jobs = self.jobs.clone();
+        tokio::spawn(async move { jobs.send(Job::EndCut).await });
+    }
+
+    /// Replaces the whole state.
+    pub(crate) async fn install(&self, start: Start) -> io::Result<()> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.send(Job::Install(Box::new(start), send)).await.map_err(|_| gone())?;
+        receive.await.map_err(|_| gone())
+    }
+}
+
+struct Worker {
+    state: Start,
+    published: Arc<Published>,
+    counters: Summary,
+}
+
+impl Worker {
+    fn new(state: Start, published: Arc<Published>) -> Self {
+        let worker = Self { state, published, counters: Summary::default() };
+        worker.publish();
+        worker
+    }
+
+    fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        while let Some(job) = queue.blocking_recv() {
+            // Nobody may be waiting for an answer any more: that is theirs to know.
+            match job {
+                Job::Apply(entries, reply) => drop(reply.send(self.apply(entries))),
+                Job::BeginCut(limit, reply) => drop(reply.send(self.begin_cut(limit))),
+                Job::Slice(max, reply) => drop(reply.send(self.slice(max))),
+                Job::EndCut => self.state.index.abort_snapshot(),
+                Job::Install(start, reply) => {
+                    self.install(*start);
+                    drop(reply.send(()));
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<Committed>) -> io::Result<Vec<Reply>> {
+        let mut replies = Vec::with_capacity(entries.len());
+        for entry in entries {
+            replies.push(match entry.what {
+                What::Blank => Reply::default(),
+                What::Members(membership) => {
+                    self.state.membership = membership;
+                    self.state.membership_at = Some(entry.pos);
+                    Reply::default()
+                }
+                What::Command(proposal) => self.command(entry.pos, &proposal)?,
+            });
+            self.state.applied = Some(entry.pos);
+            self.remember(entry.pos.index);
+        }
+        self.publish();
+        Ok(replies)
+    }
+
+    fn command(&mut self, pos: LogPos, proposal: &Proposal) -> io::Result<Reply> {
+        let stamped = record::decode_command(&proposal.0).map_err(|error| {
+            io::Error::other(format!(
+                "log entry {} can't be read by this release ({}): {error}. Start a release that can; \
+                 a node never skips an entry",
+                pos.index,
+                env!("CARGO_PKG_VERSION")
+            ))
+        })?;
+        let applied = self.state.index.apply(pos.index, &stamped);
+        match &stamped.command {
+            Command::Audit(audit) => self.audit(audit.index, audit.digest),
+            Command::Sweep => self.counters.sweeps += 1,
+            _ => {}
+        }
+        self.count(&applied);
+        Ok(Reply { removed: applied.removed(), wants_sweep: self.state.index.wants_sweep() })
+    }
+
+    fn audit(&mut self, index: u64, digest: u128) {
+        match self.published.digest_at(index) {
+            Some(ours) if ours != digest => {
+                tracing::error!(index, ours = format!("{ours:032x}"), leader = format!("{digest:032x}"),
+                    "the digest of this node differs from the leader's: this node answers from a diverged index; \
+                     move its data directory away and start it empty with --bootstrap=never");
+                self.counters.audit_mismatches += 1;
+                self.counters.last_mismatch = Some(index);
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    fn count(&mut self, applied: &Applied) {
+        let evictions = &mut self.counters.evictions;
+        evictions.lru_cap += applied.lru_cap;
+        evictions.lfu_cap += applied.lfu_cap;
+        evictions.lru_ttl += applied.lru_ttl;
+        evictions.lfu_ttl += applied.lfu_ttl;
+        for (tenant, prefixes) in &applied.over_quota {
+            *evictions.over_quota.entry(tenant.clone()).or_default() += prefixes;
+        }
+        self.counters.duplicate_batches += applied.duplicate_batches;
+    }
+
+    fn remember(&mut self, index: u64) {
+        let mut ring = self.published.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        if ring.len() == DIGEST_RING {
+            ring.pop_front();
+        }
+        ring.push_back((index, self.state.index.digest()));
+    }
+
+    fn begin_cut(&mut self, limit: usize) -> Option<Cut> {
+        let at = self.state.applied?;
+        self.state.index.begin_snapshot(limit);
+        Some(Cut {
+            at,
+            membership_at: self.state.membership_at,
+            membership: self.state.membership.clone(),
+            digest: self.state.index.digest(),
+            time_us: self.state.index.time_us(),
+        })
+    }
+
+    fn slice(&mut self, max: usize) -> Result<CutSlice, CutError> {
+        match self.state.index.snapshot_slice(max) {
+            Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done }),
+            Err(_) => Err(CutError::Overflow),
+        }
+    }
+
+    fn install(&mut self, start: Start) {
+        self.state = start;
+        self.published.digests.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        if let Some(pos) = self.state.applied {
+            self.remember(pos.index);
+        }
+        self.published.view.store(Arc::new(self.state.index.view()));
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let index = &self.state.index;
+        self.published.clock.applied(index.time_us(), self.published.mono_us());
+        *self.published.summary.lock().unwrap_or_else(PoisonError::into_inner) = Summary {
+            applied: self.state.applied,
+            membership_at: self.state.membership_at,
+            membership: self.state.membership.clone(),
+            digest: index.digest(),
+            totals: index.totals(),
+            meta: index.meta().clone(),
+            wants_sweep: index.wants_sweep(),
+            ..self.counters.clone()
+        };
+        let applied = self.state.applied.map_or(0, |pos| pos.index);
+        self.published.applied.send_if_modified(|seen| std::mem::replace(seen, applied) != applied);
+    }
+}

@@ -1,0 +1,143 @@
+//! What runs beside Raft on a node: the leader proposes its parameters, sweeps and audits; every node takes snapshots,
+//! purges what they cover, and watches that nothing has died.
+
+use crate::node::Inner;
+use openraft::ServerState;
+use prefixd_index::command::{Audit, ClusterMeta, Command};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// Between looks at what is due.
+const TICK: Duration = Duration::from_millis(100);
+/// Sweeps in a row while there is more to remove, before others get a turn.
+const SWEEPS_A_TURN: usize = 64;
+/// Bytes of log after the last snapshot that trigger the next one.
+const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
+
+/// Runs the drivers until the node stops.
+pub(crate) fn start(inner: Arc<Inner>) {
+    tokio::spawn(lead(inner.clone()));
+    tokio::spawn(compact(inner.clone()));
+    tokio::spawn(watch(inner));
+}
+
+/// Sleeps a tick; false when the node stops.
+async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
+    tokio::select! {
+        _ = ticker.tick() => true,
+        () = inner.stopping.cancelled() => false,
+    }
+}
+
+fn ticker(period: Duration) -> tokio::time::Interval {
+    let mut ticker = tokio::time::interval(period);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticker
+}
+
+async fn lead(inner: Arc<Inner>) {
+    let mut ticker = ticker(TICK);
+    let timing = inner.config.timing.clone();
+    let (mut next_sweep, mut next_audit) = (Instant::now() + timing.sweep_interval, Instant::now() + timing.audit_interval);
+    let mut warned: Option<ClusterMeta> = None;
+    while ticked(&inner, &mut ticker).await {
+        let summary = inner.core.published.summary();
+        if !inner.is_leader() {
+            warn_of_other_flags(&inner, &summary.meta, summary.applied.is_some(), &mut warned);
+            continue;
+        }
+        let wanted = inner.wanted_meta(&summary.meta);
+        // The default of a state that nothing was applied to looks like any other: propose until one is in the log.
+        if summary.meta != wanted || !summary.meta_was_set {
+            inner.propose_quietly(Command::ClusterMeta(wanted)).await;
+        }
+        let now = Instant::now();
+        if now >= next_sweep || summary.wants_sweep {
+            next_sweep = now + timing.sweep_interval;
+            for _ in 0..SWEEPS_A_TURN {
+                if !inner.propose_quietly(Command::Sweep).await {
+                    break;
+                }
+            }
+        }
+        if now >= next_audit {
+            next_audit = now + timing.audit_interval;
+            if let Some((index, digest)) = inner.core.published.latest_digest() {
+                inner.propose_quietly(Command::Audit(Audit { index, digest })).await;
+            }
+        }
+    }
+}
+
+fn warn_of_other_flags(inner: &Inner, meta: &ClusterMeta, any_applied: bool, warned: &mut Option<ClusterMeta>) {
+    if any_applied && *meta != inner.wanted_meta(meta) && warned.as_ref() != Some(meta) {
+        tracing::warn!(cluster = ?meta, own = ?inner.config.meta,
+            "this node's flags differ from the cluster's parameters; the cluster's are used here, and this node's \
+             would be if it led");
+        *warned = Some(meta.clone());
+    }
+}
+
+async fn compact(inner: Arc<Inner>) {
+    let mut ticker = ticker(TICK);
+    let mut bytes_at_snapshot = 0;
+    let mut seen_snapshot = 0;
+    let mut asked_at = None;
+    while ticked(&inner, &mut ticker).await {
+        let Some((_, raft)) = inner.member() else { continue };
+        let snapshot = inner.snapshot_index();
+        let appended = inner.log.appended_bytes();
+        if snapshot != seen_snapshot {
+            seen_snapshot = snapshot;
+            bytes_at_snapshot = appended;
+            asked_at = None;
+        }
+        let applied = inner.core.published.applied_index();
+        let due = applied.saturating_sub(snapshot) >= inner.config.limits.snapshot_log_entries
+            || (appended.saturating_sub(bytes_at_snapshot) >= SNAPSHOT_LOG_BYTES && applied > snapshot);
+        // openraft ignores the trigger while it builds one; ask again only if nothing came of it.
+        if due && asked_at.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(30)) {
+            asked_at = Some(Instant::now());
+            if let Err(error) = raft.trigger().snapshot().await {
+                tracing::warn!(%error, "could not ask for a snapshot");
+            }
+        }
+        purge(&inner).await;
+    }
+}
+
+/// Purges what two snapshots cover, but for the entries kept for short outages.
+async fn purge(inner: &Inner) {
+    let Some((_, raft)) = inner.member() else { return };
+    let Some(oldest) = inner.oldest_snapshot_index() else { return };
+    let upto = oldest.min(inner.snapshot_index().saturating_sub(inner.config.limits.keep_log_entries));
+    let purged = inner.log.store().state().purged.map_or(0, |pos| pos.index);
+    if upto > purged
+        && let Err(error) = raft.trigger().purge_log(upto).await
+    {
+        tracing::warn!(%error, upto, "could not ask for a purge");
+    }
+}
+
+async fn watch(inner: Arc<Inner>) {
+    let mut ticker = ticker(TICK);
+    let mut leader = None;
+    while ticked(&inner, &mut ticker).await {
+        if let Some((me, raft)) = inner.member() {
+            let metrics = raft.metrics().borrow_watched().clone();
+            if let Err(fatal) = &metrics.running_state {
+                inner.fail(format!("Raft has ended: {fatal}"));
+            }
+            if metrics.current_leader != leader && metrics.current_leader.is_some() {
+                leader = metrics.current_leader;
+                inner.leader_changes.fetch_add(1, Ordering::Relaxed);
+                let role = metrics.state == ServerState::Leader;
+                tracing::info!(term = metrics.current_term, ?leader, lead_here = role, "the leader changed");
+            }
+            me.feature_level.store(inner.core.published.summary().meta.feature_level, Ordering::Relaxed);
+        }
+        inner.judge_readiness();
+    }
+}

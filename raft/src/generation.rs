@@ -1,0 +1,147 @@
+//! Snapshots between the index, the disk and the wire. A snapshot is a generation of the storage crate whose records
+//! are the index's snapshot records, one envelope each; its manifest says at which log position it was cut.
+
+use crate::core::Cut;
+use crate::record;
+use crate::types::{SnapshotMeta, StoredMembership, log_id};
+use futures::{Stream, StreamExt};
+use prefixd_index::{Index, Loader, SnapshotRecord};
+use prefixd_proto::node as wire;
+use prefixd_storage::codec;
+use prefixd_storage::{Generation, SnapshotManifest, SnapshotStore, SnapshotWriter};
+use std::io;
+use std::sync::Arc;
+use tokio_stream::wrappers::ReceiverStream;
+
+const RECORD: [u8; 4] = *b"PXSR";
+const MANIFEST: [u8; 4] = *b"PXSM";
+const VERSION: u16 = 1;
+/// Largest encoded snapshot record.
+const MAX_RECORD_BYTES: usize = 1 << 20;
+/// Bytes of records that one chunk on the wire gathers.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Chunks read ahead of the wire.
+const CHUNKS_AHEAD: usize = 4;
+
+/// A snapshot on disk; it stays there while it is held.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotFile(pub(crate) Arc<Generation>);
+
+fn invalid(error: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
+
+impl SnapshotFile {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    /// The manifest as it travels.
+    pub(crate) fn wire_manifest(&self) -> io::Result<Vec<u8>> {
+        codec::encode(MANIFEST, VERSION, self.0.manifest()).map_err(invalid)
+    }
+
+    /// What openraft wants to know of it.
+    pub(crate) fn meta(&self) -> io::Result<SnapshotMeta> {
+        let manifest = self.0.manifest();
+        let (at, membership) = record::decode_members(&manifest.membership)?;
+        Ok(SnapshotMeta {
+            last_log_id: manifest.last.map(log_id),
+            last_membership: StoredMembership::new(at.map(log_id), membership),
+        })
+    }
+
+    /// All of it as chunks for the wire, read off the async workers, a few chunks ahead.
+    pub(crate) fn chunks(&self, head: wire::SnapshotHead) -> impl Stream<Item = wire::SnapshotChunk> + use<> {
+        let (send, receive) = tokio::sync::mpsc::channel(CHUNKS_AHEAD);
+        let generation = self.0.clone();
+        tokio::task::spawn_blocking(move || {
+            if send.blocking_send(wire::SnapshotChunk { head: Some(head), records: Vec::new() }).is_err() {
+                return;
+            }
+            let mut chunk = wire::SnapshotChunk::default();
+            let mut bytes = 0;
+            for record in generation.records() {
+                let record = match record {
+                    Ok(record) => record,
+                    Err(error) => {
+                        // The stream ends short of the manifest's count, so the receiver refuses it.
+                        tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
+                        return;
+                    }
+                };
+                bytes += record.len();
+                chunk.records.push(record.into());
+                if bytes >= CHUNK_BYTES {
+                    bytes = 0;
+                    if send.blocking_send(std::mem::take(&mut chunk)).is_err() {
+                        return;
+                    }
+                }
+            }
+            // The receiver may have gone; then nobody misses the last chunk.
+            let _gone = send.blocking_send(chunk);
+        });
+        ReceiverStream::new(receive)
+    }
+
+    /// Builds the index that this snapshot holds. Blocking.
+    pub(crate) fn load(&self, hash_seed: u64) -> io::Result<Index> {
+        let mut loader = Loader::new(hash_seed);
+        for record in self.0.records() {
+            let record: SnapshotRecord =
+                codec::decode_within(RECORD, VERSION..=VERSION, &record.map_err(invalid)?, MAX_RECORD_BYTES)
+                    .map_err(invalid)?;
+            loader.push(record).map_err(invalid)?;
+        }
+        loader.finish(self.0.manifest().digest).map_err(invalid)
+    }
+}
+
+/// Encodes one record of the index for a generation.
+pub(crate) fn encode_record(record: &SnapshotRecord) -> io::Result<Vec<u8>> {
+    codec::encode_within(RECORD, VERSION, record, MAX_RECORD_BYTES).map_err(invalid)
+}
+
+/// The manifest of a snapshot cut at `cut`.
+pub(crate) fn manifest(cluster_id: u128, cut: &Cut) -> io::Result<SnapshotManifest> {
+    let membership = record::encode_members(cut.membership_at, &cut.membership).map_err(invalid)?;
+    Ok(SnapshotManifest::new(cluster_id, Some(cut.at), membership, cut.digest, cut.time_us))
+}
+
+/// Takes a snapshot off the wire and makes it a generation on this disk. It is refused unless its cluster, its record
+/// count, its checksum and its digest are right.
+pub(crate) async fn receive<E: std::fmt::Display>(
+    store: Arc<SnapshotStore>,
+    cluster_id: u128,
+    manifest: &[u8],
+    mut chunks: impl Stream<Item = Result<wire::SnapshotChunk, E>> + Unpin,
+) -> io::Result<SnapshotFile> {
+    let manifest: SnapshotManifest = codec::decode(MANIFEST, VERSION..=VERSION, manifest).map_err(invalid)?;
+    if manifest.cluster_id != cluster_id {
+        return Err(invalid(format!("the snapshot belongs to cluster {:032x}", manifest.cluster_id)));
+    }
+    let mut writer = blocking(move || store.begin().map_err(invalid)).await?;
+    let mut records = 0u64;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(invalid)?;
+        records += chunk.records.len() as u64;
+        writer = blocking(move || put_all(writer, &chunk.records)).await?;
+    }
+    if records != manifest.records {
+        return Err(invalid(format!("the snapshot ended after {records} of {} records", manifest.records)));
+    }
+    blocking(move || writer.finish(manifest).map(SnapshotFile).map_err(invalid)).await
+}
+
+fn put_all(mut writer: SnapshotWriter, records: &[bytes::Bytes]) -> io::Result<SnapshotWriter> {
+    for record in records {
+        writer.put(record).map_err(invalid)?;
+    }
+    Ok(writer)
+}
+
+/// Runs a blocking call off the async workers.
+pub(crate) async fn blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(call).await.map_err(|e| io::Error::other(format!("a blocking call failed: {e}")))?
+}

@@ -1,0 +1,161 @@
+//! openraft's state machine over the index thread and the snapshot store.
+
+use crate::core::{Committed, Core, Cut, CutError, Start, What};
+use crate::generation::{self, SnapshotFile, blocking};
+use crate::types::{Payload, StoredMembership, TypeConfig, log_id, log_pos};
+use futures::{Stream, TryStreamExt};
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::{OptionalSend, RaftSnapshotBuilder};
+use prefixd_storage::SnapshotStore;
+use std::io;
+use std::sync::Arc;
+
+/// Entries that go to the index thread in one job.
+const APPLY_ENTRIES: usize = 64;
+/// Entries of the index that one slice of a snapshot walks.
+const SLICE_ENTRIES: usize = 4_096;
+/// How often a snapshot is begun anew when too much changed under it.
+const CUT_ATTEMPTS: usize = 5;
+
+/// The state machine; clones share everything.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    pub(crate) core: Core,
+    pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) cluster_id: u128,
+    pub(crate) preimage_entries: usize,
+    pub(crate) hash_seed: u64,
+}
+
+type Responder = openraft::storage::ApplyResponder<TypeConfig>;
+
+impl Machine {
+    async fn flush(&self, entries: &mut Vec<Committed>, waiting: &mut Vec<Option<Responder>>) -> io::Result<()> {
+        let replies = self.core.apply(std::mem::take(entries)).await?;
+        for (responder, reply) in waiting.drain(..).zip(replies) {
+            if let Some(responder) = responder {
+                responder.send(reply);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<crate::types::LogId>, StoredMembership), io::Error> {
+        let summary = self.core.published.summary();
+        let membership = StoredMembership::new(summary.membership_at.map(log_id), summary.membership);
+        Ok((summary.applied.map(log_id), membership))
+    }
+
+    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    where
+        Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let mut batch = Vec::new();
+        let mut waiting = Vec::new();
+        while let Some((entry, responder)) = entries.try_next().await? {
+            let what = match entry.payload {
+                Payload::Blank => What::Blank,
+                Payload::Normal(proposal) => What::Command(proposal),
+                Payload::Membership(membership) => What::Members(membership),
+            };
+            batch.push(Committed { pos: log_pos(&entry.log_id), what });
+            waiting.push(responder);
+            if batch.len() == APPLY_ENTRIES {
+                self.flush(&mut batch, &mut waiting).await?;
+            }
+        }
+        if !batch.is_empty() {
+            self.flush(&mut batch, &mut waiting).await?;
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        // Cut here, in line with apply, so that a snapshot never runs ahead of what openraft knows to be applied.
+        let cut = self.core.begin_cut(self.preimage_entries).await;
+        Builder { machine: self.clone(), cut: Some(cut) }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: SnapshotFile,
+    ) -> Result<(), io::Error> {
+        let seed = self.hash_seed;
+        let index = blocking(move || snapshot.load(seed)).await?;
+        self.core
+            .install(Start {
+                index,
+                applied: meta.last_log_id.as_ref().map(log_pos),
+                membership_at: meta.last_membership.log_id().as_ref().map(log_pos),
+                membership: meta.last_membership.membership().clone(),
+            })
+            .await
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<SnapshotOf<TypeConfig, SnapshotFile>>, io::Error> {
+        let Some(generation) = self.snapshots.latest() else { return Ok(None) };
+        let snapshot = SnapshotFile(generation);
+        Ok(Some(openraft::Snapshot { meta: snapshot.meta()?, snapshot }))
+    }
+}
+
+/// Writes one snapshot beside apply.
+pub(crate) struct Builder {
+    machine: Machine,
+    cut: Option<io::Result<Option<Cut>>>,
+}
+
+impl Builder {
+    /// Writes the records of one cut; `None` when too much changed under it.
+    fn write(machine: &Machine, cut: &Cut) -> io::Result<Option<SnapshotFile>> {
+        let mut writer = machine.snapshots.begin().map_err(io::Error::other)?;
+        loop {
+            let slice = match machine.core.slice(SLICE_ENTRIES) {
+                Ok(slice) => slice,
+                Err(CutError::Overflow) => return Ok(None),
+                Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
+            };
+            for record in &slice.records {
+                writer.put(&generation::encode_record(record)?).map_err(io::Error::other)?;
+            }
+            if slice.done {
+                break;
+            }
+        }
+        let manifest = generation::manifest(machine.cluster_id, cut)?;
+        let file = writer.finish(manifest).map_err(io::Error::other)?;
+        Ok(Some(SnapshotFile(file)))
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotFile>, io::Error> {
+        let mut cut = self.cut.take();
+        for attempt in 1..=CUT_ATTEMPTS {
+            let begun = match cut.take() {
+                Some(begun) => begun?,
+                None => self.machine.core.begin_cut(self.machine.preimage_entries << attempt).await?,
+            };
+            let begun = begun.ok_or_else(|| io::Error::other("nothing was applied yet: there is no state to snapshot"))?;
+            let machine = self.machine.clone();
+            let at = begun.clone();
+            let written = blocking(move || Self::write(&machine, &at)).await;
+            self.machine.core.end_cut();
+            if let Some(snapshot) = written? {
+                tracing::info!(index = begun.at.index, bytes = snapshot.bytes(), "wrote a snapshot");
+                return Ok(openraft::Snapshot { meta: snapshot.meta()?, snapshot });
+            }
+            tracing::warn!(attempt, index = begun.at.index, "too much changed while a snapshot was written; trying again");
+        }
+        Err(io::Error::other(format!("a snapshot was overtaken {CUT_ATTEMPTS} times in a row")))
+    }
+}

@@ -1,0 +1,220 @@
+//! The calling side of Raft between nodes: one link a target. Each call carries the cluster and the node that it is
+//! meant for, and has a limit in time.
+
+use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
+use crate::generation::SnapshotFile;
+use crate::record::{self, FEATURE_MAX};
+use crate::types::{
+    Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
+};
+use openraft::AnyError;
+use openraft::error::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::RPCOption;
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
+};
+use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
+use prefixd_proto::node as wire;
+use prefixd_proto::node::node_client::NodeClient;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tonic::Status;
+use tonic::transport::Channel;
+
+/// Time for a snapshot to be received, loaded and installed, beside its transfer at [`MIN_BULK_RATE`].
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes per second below which a snapshot transfer is given up.
+const MIN_BULK_RATE: u64 = 1 << 20;
+
+/// Who this node is to its peers.
+#[derive(Debug)]
+pub(crate) struct PeerIdentity {
+    pub(crate) cluster_id: u128,
+    pub(crate) node_id: u64,
+    pub(crate) feature_level: AtomicU32,
+}
+
+impl PeerIdentity {
+    pub(crate) fn header(&self, to: u64) -> wire::PeerHeader {
+        wire::PeerHeader {
+            cluster_id: self.cluster_id.to_be_bytes().to_vec().into(),
+            from: self.node_id,
+            to,
+            feature_level: self.feature_level.load(Ordering::Relaxed),
+            feature_max: FEATURE_MAX,
+        }
+    }
+}
+
+/// Makes links.
+#[derive(Clone)]
+pub(crate) struct Network {
+    pub(crate) me: Arc<PeerIdentity>,
+    pub(crate) dialer: Arc<Dialer>,
+    /// The limit of an append that carries entries; heartbeats have openraft's own.
+    pub(crate) append_timeout: Duration,
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = Link;
+
+    async fn new_client(&mut self, target: u64, node: &MemberNode) -> Link {
+        Link { network: self.clone(), target, node: node.clone() }
+    }
+}
+
+/// The calls to one target.
+pub(crate) struct Link {
+    network: Network,
+    target: u64,
+    node: MemberNode,
+}
+
+impl Link {
+    fn client(&self, purpose: Purpose) -> Result<NodeClient<Channel>, Unreachable<TypeConfig>> {
+        let addr = self.network.dialer.addr(&self.node.name, &self.node.addr);
+        let channel = self.network.dialer.channel(addr, purpose).map_err(|e| Unreachable::new(&AnyError::error(e)))?;
+        Ok(client(channel))
+    }
+
+    fn header(&self) -> Option<wire::PeerHeader> {
+        Some(self.network.me.header(self.target))
+    }
+
+    async fn call<T>(
+        &self,
+        limit: Duration,
+        what: &'static str,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Result<T, Unreachable<TypeConfig>> {
+        let failed = |why: String| {
+            Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
+        };
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(failed(format!("{:?} {}", status.code(), status.message()))),
+            Err(_) => Err(failed(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    fn missing(&self, what: &str) -> Unreachable<TypeConfig> {
+        Unreachable::new(&AnyError::error(format!("{} answered without {what}", self.node.name)))
+    }
+
+    async fn ballot(&self, rpc: VoteRequest<TypeConfig>, option: RPCOption, pre_vote: bool) -> VoteResult {
+        let request = wire::VoteRequest {
+            header: self.header(),
+            vote: Some(wire_vote(&rpc.vote)),
+            last: rpc.last_log_id.as_ref().map(wire_pos),
+            pre_vote,
+            leadership_transfer: rpc.leadership_transfer,
+        };
+        let mut client = self.client(Purpose::Raft)?;
+        let answer = self.call(option.soft_ttl(), "vote", client.vote(request)).await?;
+        let vote = vote_from_wire(answer.vote).ok_or_else(|| self.missing("a vote"))?;
+        Ok(VoteResponse::new(vote, pos_from_wire(answer.last), answer.granted))
+    }
+}
+
+type VoteResult = Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>>;
+
+/// A client of the node port with this house's message limits.
+pub(crate) fn client(channel: Channel) -> NodeClient<Channel> {
+    NodeClient::new(channel)
+        .max_decoding_message_size(MAX_NODE_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_NODE_MESSAGE_BYTES)
+}
+
+fn wire_entry(entry: &Entry) -> Result<wire::LogEntry, Unreachable<TypeConfig>> {
+    let pos = log_pos(&entry.log_id);
+    let body = record::body(&entry.payload).map_err(|e| Unreachable::new(&e))?;
+    Ok(wire::LogEntry { term: pos.term, index: pos.index, body: bytes::Bytes::from_owner(body) })
+}
+
+impl RaftNetworkV2<TypeConfig> for Link {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let limit = match rpc.entries.is_empty() {
+            true => option.soft_ttl(),
+            false => self.network.append_timeout,
+        };
+        let request = wire::AppendEntriesRequest {
+            header: self.header(),
+            vote: Some(wire_vote(&rpc.vote)),
+            prev: rpc.prev_log_id.as_ref().map(wire_pos),
+            entries: rpc.entries.iter().map(wire_entry).collect::<Result<_, _>>()?,
+            commit: rpc.leader_commit.as_ref().map(wire_pos),
+        };
+        let mut client = self.client(Purpose::Raft)?;
+        let answer = self.call(limit, "append", client.append_entries(request)).await?;
+        use wire::append_entries_response::Outcome;
+        Ok(match answer.outcome() {
+            Outcome::Success => AppendEntriesResponse::Success,
+            Outcome::Partial => AppendEntriesResponse::PartialSuccess(pos_from_wire(answer.matched)),
+            Outcome::Conflict => AppendEntriesResponse::Conflict,
+            Outcome::HigherVote => AppendEntriesResponse::HigherVote(
+                vote_from_wire(answer.vote).ok_or_else(|| self.missing("its higher vote"))?,
+            ),
+            Outcome::Unspecified => return Err(self.missing("an outcome").into()),
+        })
+    }
+
+    async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> VoteResult {
+        self.ballot(rpc, option, false).await
+    }
+
+    async fn pre_vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> VoteResult {
+        self.ballot(rpc, option, true).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: RaftVote,
+        snapshot: openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let limit = SNAPSHOT_TIMEOUT + Duration::from_secs(snapshot.snapshot.bytes() / MIN_BULK_RATE);
+        let head = wire::SnapshotHead {
+            header: self.header(),
+            vote: Some(wire_vote(&vote)),
+            manifest: snapshot.snapshot.wire_manifest().map_err(|e| Unreachable::new(&e))?.into(),
+        };
+        let mut client = self.client(Purpose::Bulk)?;
+        let chunks = snapshot.snapshot.chunks(head);
+        let sent = self.call(limit, "snapshot", client.install_snapshot(chunks));
+        let answer = tokio::select! {
+            answer = sent => answer?,
+            closed = cancel => return Err(closed.into()),
+        };
+        let vote = vote_from_wire(answer.vote).ok_or_else(|| self.missing("a vote"))?;
+        Ok(SnapshotResponse::new(vote))
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<openraft::raft::TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let request = wire::TransferLeaderRequest {
+            header: self.header(),
+            from: Some(wire_vote(req.from_leader())),
+            successor: *req.to_node_id(),
+            last: req.last_log_id().map(wire_pos),
+        };
+        let mut client = self.client(Purpose::Raft)?;
+        let answer = self.call(option.soft_ttl(), "transfer", client.transfer_leader(request)).await?;
+        match answer.accepted {
+            true => Ok(Ok(())),
+            false => Err(Unreachable::new(&AnyError::error(format!("declined: {}", answer.reason))).into()),
+        }
+    }
+}
+

@@ -5,15 +5,7 @@
 
 use crate::inferencecache as wire;
 use prefixd_index::delta::{Chain, Event, EventKind, Exact, PrefixEntry, Stats, Update};
-
-/// The tenant of the server's own self-test; producers' messages to it are accepted and forgotten.
-pub const RESERVED_TENANT: &str = "inferencecache.io/probe";
-/// Longest id (replica, tenant, model, scheme, adapter), in bytes.
-pub const MAX_ID_BYTES: usize = 1_024;
-/// Longest hash, in bytes.
-pub const MAX_HASH_BYTES: usize = 128;
-/// Most blocks in the chain of one entry.
-pub const MAX_CHAIN_BLOCKS: usize = 65_536;
+use prefixd_index::limits::{MAX_CHAIN_BLOCKS, MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
 
 /// Why something that a producer sent was not taken in.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]

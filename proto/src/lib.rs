@@ -4,6 +4,7 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod ingest;
+pub mod lookups;
 
 /// The public contract, `inferencecache.v1alpha1`.
 #[expect(missing_docs, clippy::allow_attributes, reason = "generated; the comments are in the .proto file")]

@@ -19,13 +19,11 @@ pub struct ServeArgs {
 
 impl clap::Args for ServeArgs {
     fn augment_args(command: Command) -> Command {
-        let command = command.arg(
-            Arg::new("config")
-                .long("config")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Read settings from this TOML file; keys are the flags' names with underscores [env: PREFIXD_CONFIG=]"),
-        );
+        let command =
+            command
+                .arg(Arg::new("config").long("config").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
+                "Read settings from this TOML file; keys are the flags' names with underscores [env: PREFIXD_CONFIG=]",
+            ));
         let command = command.arg(
             Arg::new("check")
                 .long("check")
@@ -75,10 +73,11 @@ impl ServeArgs {
 
 fn argument(knob: &Knob) -> Arg {
     let default = if knob.default.is_empty() { String::new() } else { format!(" [default: {}]", knob.default) };
-    let argument = Arg::new(knob.key)
-        .long(knob.flag())
-        .help_heading(knob.group)
-        .help(format!("{}{default} [env: {}=]", knob.help, knob.variable()));
+    let argument = Arg::new(knob.key).long(knob.flag()).help_heading(knob.group).help(format!(
+        "{}{default} [env: {}=]",
+        knob.help,
+        knob.variable()
+    ));
     if knob.switch {
         let values = PossibleValuesParser::new(["true", "false"]);
         return argument

@@ -42,7 +42,8 @@ fn timing(knobs: &Knobs, problems: &mut Vec<Problem>) {
 
 fn gates(knobs: &Knobs, problems: &mut Vec<Problem>) {
     if knobs.require_chain && !knobs.chain_matching {
-        problems.push(Problem::plain("require_chain", "true contradicts --chain-matching=false: no lookup could match"));
+        problems
+            .push(Problem::plain("require_chain", "true contradicts --chain-matching=false: no lookup could match"));
     }
 }
 

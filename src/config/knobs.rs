@@ -159,7 +159,7 @@ knobs! {
         #[doc = "Tokens in an engine's KV block, for lookups by tokens."]
         engine_block_size: u64 = "16", parse::whole(1..=65_536);
         #[doc = "Most token_ids in a lookup; over it NO_HINT."]
-        max_token_ids: u64 = "1048576", parse::whole(0..=1 << 30);
+        max_token_ids: u64 = "1048576", parse::whole(0..=1 << 20);
         #[doc = "Largest prompt_text in a lookup; over it NO_HINT. This release has no tokenizer: prompt_text is always NO_HINT."]
         max_prompt_bytes: usize = "1MiB", parse::bytes(0..=1 << 30);
         #[doc = "Concurrent tokenizations; over it NO_HINT. Without effect while there is no tokenizer."]

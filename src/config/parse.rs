@@ -172,7 +172,9 @@ pub fn show_duration(duration: Duration) -> String {
     if us == 0 {
         return "0".into();
     }
-    for (unit, size) in [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)] {
+    for (unit, size) in
+        [("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000), ("ms", 1_000)]
+    {
         if us.is_multiple_of(size) {
             return format!("{}{unit}", us / size);
         }
@@ -187,7 +189,9 @@ mod tests {
     #[test]
     fn durations_are_read_and_shown() {
         let any = duration(Duration::ZERO..=Duration::from_secs(1 << 30));
-        for (given, ms) in [("30m", 1_800_000), ("500ms", 500), ("1h30m", 5_400_000), ("0", 0), ("1.5s", 1_500), ("2d", 172_800_000)] {
+        for (given, ms) in
+            [("30m", 1_800_000), ("500ms", 500), ("1h30m", 5_400_000), ("0", 0), ("1.5s", 1_500), ("2d", 172_800_000)]
+        {
             assert_eq!(any(given).map(|d| d.as_millis()), Ok(ms), "{given}");
         }
         for wrong in ["", "30", "m", "-1s", "1x", "1 s", "1.2.3s", "s1", "99999999999999999999d"] {
@@ -214,7 +218,10 @@ mod tests {
         assert!(bind_addr("localhost:0").is_ok_and(|a| a.ip().is_loopback()));
         assert!(bind_addr("[::]:1").is_ok() && bind_addr("node0:1").is_err() && bind_addr("127.0.0.1").is_err());
         let two = peers("a=h1:9091, b=[::1]:9091").unwrap_or_default();
-        assert_eq!(two.iter().map(|p| (p.name.as_str(), p.addr.as_str())).collect::<Vec<_>>(), [("a", "h1:9091"), ("b", "[::1]:9091")]);
+        assert_eq!(
+            two.iter().map(|p| (p.name.as_str(), p.addr.as_str())).collect::<Vec<_>>(),
+            [("a", "h1:9091"), ("b", "[::1]:9091")]
+        );
         for wrong in ["a", "a=", "a=h", "a=h:0", "=h:1", "a=h:1,", "a b=h:1", "a=h:99999"] {
             assert!(peers(wrong).is_err(), "{wrong}");
         }

@@ -36,8 +36,8 @@ fn the_defaults_are_valid_and_those_of_the_contract() {
     assert_eq!((k.affinity_routing, k.chain_matching, k.require_chain, k.tenant_hot), (true, true, false, true));
     assert_eq!((k.engine_block_size, k.max_token_ids, k.max_message_bytes), (16, 1_048_576, 8 << 20));
     assert_eq!((config.bootstrap, config.node_name.as_str()), (BootstrapMode::Solo, "prefixd"));
-    let meta = config.node().meta;
-    assert_eq!(meta, prefixd_index::command::ClusterMeta::default());
+    assert_eq!(config.node().meta, prefixd_index::command::ClusterMeta::default());
+    assert_eq!(config.rank(), prefixd_index::RankConfig::default());
 }
 
 #[test]
@@ -45,7 +45,8 @@ fn flags_beat_environment_beats_file_beats_defaults() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("prefixd.toml");
     std::fs::write(&path, "default_ttl = \"1m\"\nheartbeat = \"100ms\"\nmax_lag = 7\ntenant_hot = false\n").unwrap();
-    let environment = BTreeMap::from([("PREFIXD_HEARTBEAT", "200ms"), ("PREFIXD_MAX_LAG", "8"), ("PREFIXD_PORT", "tcp://1")]);
+    let environment =
+        BTreeMap::from([("PREFIXD_HEARTBEAT", "200ms"), ("PREFIXD_MAX_LAG", "8"), ("PREFIXD_PORT", "tcp://1")]);
     let given = args("--max-lag 9").unwrap().with_environment(|name| environment.get(name).map(|v| (*v).to_owned()));
     let config = Config::resolve(&ServeArgs { config: Some(path.clone()), ..given }, None).unwrap();
     let k = &config.knobs;

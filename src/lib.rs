@@ -4,3 +4,4 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod config;
+pub mod metrics;

@@ -3,5 +3,13 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
+pub mod cli;
 pub mod config;
+pub mod ctl;
+pub mod grpc;
+pub mod http;
 pub mod metrics;
+pub mod ports;
+pub mod serve;
+pub mod telemetry;
+pub mod vitals;

@@ -13,3 +13,6 @@ pub mod ports;
 pub mod serve;
 pub mod telemetry;
 pub mod vitals;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,18 @@
-//! Placeholder.
+//! The node: configuration, the gRPC and HTTP edges, telemetry, and the command line. Everything that replicates is in
+//! prefixd-raft, everything that decides an answer is in prefixd-index.
+
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
+
+pub mod cli;
+pub mod config;
+pub mod ctl;
+pub mod grpc;
+pub mod http;
+pub mod metrics;
+pub mod ports;
+pub mod serve;
+pub mod telemetry;
+pub mod vitals;
+
+#[cfg(test)]
+mod tests;

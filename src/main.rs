@@ -1,2 +1,23 @@
-#![expect(missing_docs, reason = "placeholder")]
-fn main() {}
+//! The prefixd binary: reads the command line, runs one subcommand on a Tokio runtime, returns its exit code.
+
+use clap::Parser;
+use prefixd::cli::{Cli, run};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long threads that still block may hold up the end of the process.
+const LINGER: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("the runtime could not be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(run(command));
+    runtime.shutdown_timeout(LINGER);
+    code
+}

@@ -1,6 +1,11 @@
 //! The protobuf contracts of prefixd and their generated types. Conversion between them and the core's types happens
 //! here and nowhere else, so that the wire can grow without the log changing.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
+
+pub mod ingest;
+pub mod lookups;
+
 /// The public contract, `inferencecache.v1alpha1`.
 #[expect(missing_docs, clippy::allow_attributes, reason = "generated; the comments are in the .proto file")]
 pub mod inferencecache {

@@ -1,0 +1,102 @@
+//! `prefixd ctl`: asks one node over its node port and shows the answer to people, or as JSON to programs. It changes
+//! nothing but through the node's admin service, and it never opens a data directory.
+
+mod show;
+
+use clap::Subcommand;
+use prefixd_proto::admin::admin_client::AdminClient;
+use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
+use std::process::ExitCode;
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Flags of `prefixd ctl`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A node port.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN")]
+    admin: String,
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Give up after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    timeout: u64,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The node, the cluster and its members; exit code 0 only if the node is ready and knows a leader.
+    Status,
+    /// The digest of the state: equal on all nodes at an equal index.
+    Digest {
+        /// At this log index; default: the last one applied.
+        #[arg(long, value_name = "INDEX")]
+        at: Option<u64>,
+    },
+    /// Remove what has expired, now.
+    Sweep,
+}
+
+/// Runs one question to its answer.
+pub async fn run(args: Args) -> ExitCode {
+    match ask(&args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("prefixd ctl: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(args: &Args) -> Result<bool, String> {
+    let mut node = connect(args).await?;
+    let failed = |status: tonic::Status| format!("{} answered {:?}: {}", args.admin, status.code(), status.message());
+    match &args.what {
+        What::Status => {
+            let status = node.status(StatusRequest {}).await.map_err(failed)?.into_inner();
+            let text = if args.json { show::status_json(&status) } else { show::status(&status) };
+            println!("{text}");
+            Ok(is_healthy(&status))
+        }
+        What::Digest { at } => {
+            let digest = node.digest(DigestRequest { index: *at }).await.map_err(failed)?.into_inner();
+            println!("{}", show::digest(&digest, args.json));
+            Ok(true)
+        }
+        What::Sweep => {
+            let swept = node.sweep(SweepRequest {}).await.map_err(failed)?.into_inner();
+            println!("{}", show::sweep(&swept, args.json));
+            Ok(true)
+        }
+    }
+}
+
+async fn connect(args: &Args) -> Result<AdminClient<Channel>, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", args.admin))
+        .map_err(|_| format!("--admin {:?} is not host:port", args.admin))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(Duration::from_secs(args.timeout));
+    let channel = endpoint.connect().await;
+    let channel = channel.map_err(|error| format!("no node answers at {}: {}", args.admin, cause(&error)))?;
+    Ok(AdminClient::new(channel))
+}
+
+/// The innermost reason: a transport error's own text says only that it is one.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// Ready, and a leader is known.
+fn is_healthy(status: &StatusResponse) -> bool {
+    status.ready && status.leader.is_some()
+}

@@ -1,0 +1,111 @@
+//! The gRPC edge on 9090: InferenceCache, health and reflection. It judges messages (in prefixd-proto), keeps
+//! deadlines, batches ingest streams and maps errors to status codes. It decides no answer and keeps no state of the
+//! index; a lookup never waits for anything here.
+
+mod arrival;
+mod deadline;
+mod health;
+mod lookup;
+mod reports;
+mod service;
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::vitals::Vitals;
+use prefixd_index::RankConfig;
+use prefixd_proto::inferencecache::inference_cache_server::InferenceCacheServer;
+use prefixd_raft::Node;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+/// Silence on a connection after which the peer is asked for a sign of life, and how long it may take to give one:
+/// this is how a client that vanished is noticed.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Flow control: one stream may send this much ahead, and one connection.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// What the calls share.
+pub struct Edge {
+    node: Node,
+    vitals: Arc<Vitals>,
+    metrics: Arc<Metrics>,
+    rank: RankConfig,
+    max_token_ids: usize,
+    max_unacked_bytes: usize,
+    max_message_bytes: usize,
+    max_concurrent_streams: u32,
+    stopping: CancellationToken,
+}
+
+impl Edge {
+    /// The edge of one node.
+    pub fn new(
+        config: &Config,
+        node: Node,
+        vitals: Arc<Vitals>,
+        metrics: Arc<Metrics>,
+        stopping: CancellationToken,
+    ) -> Arc<Self> {
+        let knobs = &config.knobs;
+        Arc::new(Self {
+            node,
+            vitals,
+            metrics,
+            rank: config.rank(),
+            max_token_ids: usize::try_from(knobs.max_token_ids).unwrap_or(usize::MAX),
+            max_unacked_bytes: knobs.max_unacked_bytes,
+            max_message_bytes: knobs.max_message_bytes,
+            max_concurrent_streams: u32::try_from(knobs.max_concurrent_streams).unwrap_or(u32::MAX),
+            stopping,
+        })
+    }
+}
+
+/// Serves until `closing` is cancelled, then finishes the calls that are under way.
+pub async fn serve(edge: Arc<Edge>, listener: TcpListener, closing: CancellationToken) -> Result<(), ServeError> {
+    let (health, health_driver) = health::service(edge.vitals.clone()).await;
+    let reflect = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(prefixd_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name("inferencecache.v1alpha1.InferenceCache")
+            .with_service_name("grpc.health.v1.Health")
+    };
+    let service = InferenceCacheServer::new(service::CachePlane(edge.clone()))
+        .max_decoding_message_size(edge.max_message_bytes)
+        .max_encoding_message_size(usize::MAX);
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(edge.max_concurrent_streams)
+        .layer(arrival::ArrivalLayer)
+        .add_service(service)
+        .add_service(health)
+        .add_service(reflect().build_v1()?)
+        .add_service(reflect().build_v1alpha()?);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let serving = server.serve_with_incoming_shutdown(incoming, closing.cancelled());
+    tokio::select! {
+        served = serving => Ok(served?),
+        () = health_driver => Ok(()),
+    }
+}
+
+/// Why the gRPC port could not be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The transport failed.
+    #[error("gRPC: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// The descriptors of the contract are broken.
+    #[error("gRPC reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}

@@ -1,0 +1,203 @@
+//! One node from its first check to its last flush: the order in which its parts start and stop. It knows every part
+//! and does the work of none.
+
+use crate::config::{Config, ServeArgs};
+use crate::grpc;
+use crate::http::{self, Loaded};
+use crate::metrics::{self, Metrics};
+use crate::ports::{Bound, Ports};
+use crate::telemetry::Telemetry;
+use crate::vitals::Vitals;
+use prefixd_raft::Node;
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long calls under way may take to end once the node has stopped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// What the shell says of a process that a signal ended.
+const EXIT_SECOND_SIGNAL: i32 = 130;
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+/// `prefixd serve`: 0 after an orderly stop, 1 after a failure, 2 for a configuration that is none.
+pub async fn run(args: ServeArgs) -> ExitCode {
+    let args = args.with_environment(|name| std::env::var(name).ok());
+    let check = args.check;
+    let config = match Config::resolve(&args, host_name().as_deref()) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    if check {
+        print!("{}", config.to_toml());
+        return ExitCode::SUCCESS;
+    }
+    let knobs = &config.knobs;
+    let endpoint = knobs.otlp_endpoint.as_deref();
+    let telemetry = match Telemetry::start(knobs.log_format, &knobs.log_level, endpoint, &config.node_name) {
+        Ok(telemetry) => telemetry,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match serve(&config).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "prefixd ends");
+            ExitCode::FAILURE
+        }
+    };
+    let sent = tokio::task::spawn_blocking(move || telemetry.stop());
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, sent).await;
+    code
+}
+
+async fn serve(config: &Config) -> Result<(), Fault> {
+    let mut signals = Signals::new()?;
+    let ports = Ports::bind(config)?;
+    let bound = ports.bound;
+    if let Some(path) = &config.knobs.addr_file {
+        bound.write_to(path)?;
+    }
+    announce(config, &bound);
+    let mut running = tokio::select! {
+        started = Running::start(config, ports) => started?,
+        () = signals.first() => return Ok(()),
+    };
+    let node = running.node.clone();
+    let ended = tokio::select! {
+        () = signals.first() => Ok(()),
+        message = node.failed() => Err(message.into()),
+        fault = running.a_server_ended() => Err(fault),
+    };
+    if ended.is_ok() {
+        tracing::info!("stopping");
+        tokio::spawn(signals.exit_at_the_next());
+    }
+    let stopped = running.stop(config.knobs.stop_timeout).await;
+    ended.and(stopped)
+}
+
+/// A node and the servers around it. Also what tests start, without signals.
+pub struct Running {
+    /// The node.
+    pub node: Node,
+    servers: JoinSet<Result<(), Fault>>,
+    stopping: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl Running {
+    /// Starts everything on ports that are already bound. Liveness is answered from the first moment, lookups as soon
+    /// as the state is loaded, whether the node is ready or not.
+    pub async fn start(config: &Config, ports: Ports) -> Result<Self, Fault> {
+        let stopping = CancellationToken::new();
+        let closing = CancellationToken::new();
+        let loaded = Arc::new(OnceLock::new());
+        let mut servers = JoinSet::new();
+        let public = http::public(loaded.clone());
+        servers.spawn(serve_http(ports.http, public, closing.clone()));
+        servers.spawn(serve_http(ports.internal, http::internal::routes(), closing.clone()));
+        let node = Node::start(config.node(), ports.node).await?;
+        let vitals = Vitals::new(&node, stopping.clone());
+        let metrics = Arc::new(Metrics::default());
+        let registry = metrics::registry(metrics.clone(), node.clone());
+        // Nobody else sets it.
+        let _ = loaded.set(Loaded { vitals: vitals.clone(), registry });
+        tokio::spawn(vitals.clone().run(node.clone()));
+        let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, stopping.clone());
+        let listener = TcpListener::from_std(ports.grpc)?;
+        let grpc_closing = closing.clone();
+        servers.spawn(async move { Ok(grpc::serve(edge, listener, grpc_closing).await?) });
+        Ok(Self { node, servers, stopping, closing })
+    }
+
+    /// Resolves when a server ended, which none should.
+    async fn a_server_ended(&mut self) -> Fault {
+        match self.servers.join_next().await {
+            Some(Ok(Err(fault))) => fault,
+            Some(Err(panicked)) => panicked.into(),
+            Some(Ok(Ok(()))) | None => "a server ended".into(),
+        }
+    }
+
+    /// Stops in order: unready and no more ingest, then the node, then the servers. Lookups are answered to the end.
+    pub async fn stop(mut self, timeout: Duration) -> Result<(), Fault> {
+        self.stopping.cancel();
+        let stopped = tokio::time::timeout(timeout, self.node.stop()).await;
+        self.closing.cancel();
+        let close = async { while self.servers.join_next().await.is_some() {} };
+        if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
+            tracing::info!("closing connections that clients keep open");
+            self.servers.abort_all();
+        }
+        stopped.map_err(|_| format!("the node did not stop within --stop-timeout ({timeout:?})"))?;
+        Ok(())
+    }
+}
+
+async fn serve_http(
+    listener: std::net::TcpListener,
+    routes: axum::Router,
+    closing: CancellationToken,
+) -> Result<(), Fault> {
+    let listener = TcpListener::from_std(listener)?;
+    Ok(axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await?)
+}
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    async fn exit_at_the_next(mut self) {
+        self.first().await;
+        eprintln!("second signal: ending at once");
+        std::process::exit(EXIT_SECOND_SIGNAL);
+    }
+}
+
+fn host_name() -> Option<String> {
+    let said = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok())?;
+    Some(said.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+/// Says what listens where: to people on standard output, or as a line of the log where logs are for machines.
+fn announce(config: &Config, bound: &Bound) {
+    let (node, data) = (&config.node_name, config.knobs.data_dir.display());
+    let Bound { grpc, http, internal, node: node_port } = bound;
+    let version = env!("CARGO_PKG_VERSION");
+    if config.knobs.log_format == "json" {
+        tracing::info!(version, node, %data, %grpc, %http, %internal, %node_port, "listening");
+        return;
+    }
+    println!(
+        "prefixd {version}, node {node:?}, data in {data}\n\
+         \x20 gRPC      {grpc:<21}  gateways and producers: InferenceCache, health, reflection\n\
+         \x20 HTTP      {http:<21}  /healthz /readyz /metrics\n\
+         \x20 internal  {internal:<21}  the controller\n\
+         \x20 node      {node_port:<21}  other nodes, and operators: prefixd ctl --admin {node_port} status"
+    );
+}

@@ -1,0 +1,112 @@
+//! How current this node is, sampled a few times a second: for the headers of lookups, /readyz and grpc.health.v1.
+//! Lookups read the last sample without a lock instead of asking the node each time.
+
+use arc_swap::ArcSwap;
+use prefixd_raft::{Node, NodeStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
+
+/// Between samples.
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Whether the node takes work, and why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready,
+    /// It doesn't; the reason is for people.
+    Unready(String),
+}
+
+/// The last sample, shared.
+#[derive(Debug)]
+pub struct Vitals {
+    sample: ArcSwap<Sample>,
+    readiness: watch::Sender<Readiness>,
+    stopping: CancellationToken,
+}
+
+/// What one look at the node saw.
+#[derive(Debug)]
+pub struct Sample {
+    /// The cluster's id in hex; empty while there is none.
+    pub cluster: MetadataValue<Ascii>,
+    stale_ms: u64,
+    taken: Instant,
+}
+
+impl Sample {
+    fn of(status: &NodeStatus) -> Self {
+        let cluster = status.cluster_id.and_then(|id| format!("{id:032x}").parse().ok());
+        Self {
+            cluster: cluster.unwrap_or_else(|| MetadataValue::from_static("")),
+            stale_ms: status.stale_ms,
+            taken: Instant::now(),
+        }
+    }
+
+    /// Milliseconds since this node last knew that it was current, as of now.
+    pub fn stale_ms(&self) -> u64 {
+        match self.stale_ms {
+            0 => 0,
+            ms => ms.saturating_add(u64::try_from(self.taken.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+impl Vitals {
+    /// Takes a first sample. Once `stopping` is cancelled the node counts as unready.
+    pub fn new(node: &Node, stopping: CancellationToken) -> Arc<Self> {
+        let status = node.status();
+        Arc::new(Self {
+            sample: ArcSwap::from_pointee(Sample::of(&status)),
+            readiness: watch::Sender::new(readiness(&status)),
+            stopping,
+        })
+    }
+
+    /// The last sample.
+    pub fn sample(&self) -> arc_swap::Guard<Arc<Sample>> {
+        self.sample.load()
+    }
+
+    /// Readiness, to look at or to wait on.
+    pub fn readiness(&self) -> watch::Receiver<Readiness> {
+        self.readiness.subscribe()
+    }
+
+    /// Samples until the node stops; ends with the node unready.
+    pub async fn run(self: Arc<Self>, node: Node) {
+        let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.stopping.run_until_cancelled(ticks.tick()).await.is_some() {
+            let status = node.status();
+            self.sample.store(Arc::new(Sample::of(&status)));
+            let now = readiness(&status);
+            self.readiness.send_if_modified(|last| {
+                let changed = *last != now;
+                if changed {
+                    tell(last, &now);
+                    *last = now;
+                }
+                changed
+            });
+        }
+        self.readiness.send_replace(Readiness::Unready("stopping".into()));
+    }
+}
+
+fn readiness(status: &NodeStatus) -> Readiness {
+    if status.ready { Readiness::Ready } else { Readiness::Unready(status.unready_reason.clone()) }
+}
+
+fn tell(last: &Readiness, now: &Readiness) {
+    match (last, now) {
+        (_, Readiness::Ready) => tracing::info!("ready"),
+        (Readiness::Ready, Readiness::Unready(reason)) => tracing::warn!(reason, "not ready any more"),
+        (Readiness::Unready(_), Readiness::Unready(reason)) => tracing::info!(reason, "not ready"),
+    }
+}

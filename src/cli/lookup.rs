@@ -3,7 +3,7 @@
 use super::input::{self, Hash, Piped, Tokens};
 use super::scope::Scope;
 use super::target::Target;
-use super::{table, wire_json};
+use super::{print, table, wire_json};
 use prefixd_client::{Answer, Chain};
 use prefixd_proto::inferencecache as pb;
 use std::num::NonZeroU16;
@@ -78,13 +78,13 @@ pub async fn run(args: Args) -> ExitCode {
     };
     match client.lookup(request).await {
         Ok(answer) if args.json => match serde_json::to_string(&wire_json::LookupAnswer::new(&answer)) {
-            Ok(json) => println!("{json}"),
+            Ok(json) => print::line(&json),
             Err(error) => {
                 eprintln!("prefixd lookup: {error}");
                 return ExitCode::FAILURE;
             }
         },
-        Ok(answer) => print!("{}", readable(&answer)),
+        Ok(answer) => print::text(&readable(&answer)),
         Err(error) => {
             eprintln!("prefixd lookup: {error}");
             return ExitCode::FAILURE;

@@ -1,6 +1,7 @@
 //! `prefixd report`: says what a replica holds, or no longer holds, as its sidecar would.
 
 use super::input::{self, Hash, Piped, Tokens};
+use super::print;
 use super::scope::Scope;
 use super::target::Target;
 use super::wire_json::{self, Report};
@@ -142,12 +143,15 @@ pub async fn run(args: Args) -> ExitCode {
     let outcome = send(&client, reports, &mut sent).await;
     if args.json {
         let error = outcome.as_ref().err().map(ToString::to_string);
-        println!(
-            "{}",
-            serde_json::json!({ "accepted": error.is_none(), "updates": sent.updates, "events": sent.events, "error": error })
-        );
+        let json = serde_json::json!({
+            "accepted": error.is_none(),
+            "updates": sent.updates,
+            "events": sent.events,
+            "error": error,
+        });
+        print::line(&json.to_string());
     } else if outcome.is_ok() {
-        println!("acknowledged: {} updates, {} events", sent.updates, sent.events);
+        print::line(&format!("acknowledged: {} updates, {} events", sent.updates, sent.events));
     }
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,7 @@ mod outcome;
 mod sidecar;
 mod trace;
 
+use super::print;
 use super::target::Target;
 use indicatif::{ProgressBar, ProgressStyle};
 use outcome::{Outcome, Outcomes};
@@ -131,11 +132,11 @@ pub async fn run(args: Args) -> ExitCode {
     };
     if args.json {
         match serde_json::to_string(&outcomes) {
-            Ok(json) => println!("{json}"),
+            Ok(json) => print::line(&json),
             Err(error) => eprintln!("prefixd replay: {error}"),
         }
     } else {
-        print!("{}", outcomes.table());
+        print::text(&outcomes.table());
     }
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

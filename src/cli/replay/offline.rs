@@ -39,6 +39,7 @@ fn play(
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use super::*;
 
@@ -60,6 +61,17 @@ mod tests {
         let round_robin = round_robin(&requests, SHAPE);
         assert!(perfect.block_hit_ratio > round_robin.block_hit_ratio, "{perfect:?} {round_robin:?}");
         assert_eq!(perfect.reason_codes.len() + round_robin.reason_codes.len(), 0);
+    }
+
+    #[test]
+    fn the_example_trace_is_worth_replaying() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/trace.jsonl.gz");
+        let requests = super::super::trace::read(std::path::Path::new(path), None).unwrap();
+        let shape = Shape { engines: 4, blocks_per_engine: 100, load_bound: 1.25 };
+        let (perfect, round_robin) = (perfect(&requests, shape), round_robin(&requests, shape));
+        assert!(perfect.block_hit_ratio > 0.75, "{perfect:?}");
+        assert!(round_robin.block_hit_ratio < 0.45, "{round_robin:?}");
+        assert!(perfect.busiest_over_mean < 1.5, "{perfect:?}");
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Which directories are taken for what.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use super::*;
-use crate::log::{LogStore, Vote};
+use crate::log::{FaultHook, LogFile, LogStore, Vote};
 
 const UUID: u128 = 0xabc;
 
@@ -80,6 +83,49 @@ fn a_creation_that_was_cut_short_starts_over() {
         dir.create(&identity(), &options(UUID)).unwrap();
         dir.load(options).unwrap();
     }
+}
+
+/// Lets a number of changes to the log's files pass and none after.
+struct PassOnly(AtomicI64);
+
+impl PassOnly {
+    fn pass(&self) -> io::Result<()> {
+        if self.0.fetch_sub(1, Ordering::SeqCst) > 0 { Ok(()) } else { Err(io::Error::other("stopped here")) }
+    }
+}
+
+impl FaultHook for PassOnly {
+    fn write(&self, _: LogFile, _: u64, _: &[u8]) -> io::Result<()> {
+        self.pass()
+    }
+    fn set_len(&self, _: LogFile, _: u64) -> io::Result<()> {
+        self.pass()
+    }
+    fn sync(&self, _: LogFile) -> io::Result<()> {
+        self.pass()
+    }
+}
+
+#[test]
+fn a_creation_that_stops_anywhere_starts_over() {
+    let mut stops = 0;
+    loop {
+        let home = tempfile::tempdir().unwrap();
+        let mut dir = DataDir::open(home.path()).unwrap();
+        let hook = Arc::new(PassOnly(AtomicI64::new(stops)));
+        let stopping = LogOptions { fault_hook: Some(hook), ..options(1) };
+        let stranger = Identity { store_uuid: 1, ..identity() };
+        if dir.create(&stranger, &stopping).is_ok() {
+            break;
+        }
+        drop(dir);
+        let mut dir = DataDir::open(home.path()).unwrap();
+        assert!(dir.presence().is_fresh(), "after {stops} changes");
+        dir.create(&identity(), &options(UUID)).unwrap();
+        dir.load(options).unwrap();
+        stops += 1;
+    }
+    assert!(stops > 10, "only {stops} changes");
 }
 
 #[test]

@@ -184,6 +184,22 @@ fn an_old_store_under_a_new_mark_is_refused() {
 }
 
 #[test]
+fn a_later_release_is_named_and_nobody_is_sent_away() {
+    let home = lived_in();
+    let path = home.path().join(MARK_FILE_NAME);
+    let mut mark = fs::read(&path).unwrap();
+    for slot in [0, 4096] {
+        mark[slot + 4] = 9;
+        let checksum = xxhash_rust::xxh3::xxh3_64(&mark[slot..slot + 504]);
+        mark[slot + 504..slot + 512].copy_from_slice(&checksum.to_le_bytes());
+    }
+    fs::write(&path, mark).unwrap();
+    let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("format version 9 is not readable") && error.contains("start the release"), "{error}");
+    assert!(!error.contains("--bootstrap"), "{error}");
+}
+
+#[test]
 fn free_bytes_are_told() {
     assert!(disk_free_bytes(std::env::temp_dir().as_path()).unwrap() > 0);
     assert!(disk_free_bytes(Path::new("/nowhere/at/all")).is_err());

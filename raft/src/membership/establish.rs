@@ -10,11 +10,12 @@ use super::pace::{Backoff, Pace};
 use super::peers::{JoinAnswer, PeerAnswer, Peers, PromiseAnswer, Standing};
 use super::promise::Promise;
 use crate::face::Peer;
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use rand::{CryptoRng, RngExt};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 /// Rounds that may follow each other without a pause because each brought something new.
 const ROUNDS_AT_ONCE_MAX: u32 = 8;
@@ -101,10 +102,8 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
                 }
                 Step::Changed | Step::Idle => {
                     rounds_at_once = 0;
-                    let pause = backoff.pause(rng);
-                    if let Ok(changed) = timeout(pause, disk.changed()).await
-                        && changed.is_ok()
-                    {
+                    let pause = pin!(self.net.sleep(backoff.pause(rng)));
+                    if let Either::Left(_) = select(pin!(disk.changed()), pause).await {
                         backoff.reset();
                     }
                 }
@@ -179,8 +178,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
             }
         }
         let asked = self.peers.iter().filter(|peer| to.contains(&peer.name)).map(async |peer| {
-            let answer = timeout(self.pace.call_timeout, self.net.promise(peer, promise)).await;
-            match answer.unwrap_or_else(|_| Err("no answer in time".into())) {
+            match self.in_time(self.net.promise(peer, promise)).await {
                 Ok(PromiseAnswer::Promised) => None,
                 Ok(PromiseAnswer::Refused { reason, .. }) => Some(format!("{} refuses: {reason}", peer.name)),
                 Err(error) => Some(format!("{}: {error}", peer.name)),
@@ -234,11 +232,18 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
     async fn ask_all(&self) -> Answers {
         let others = self.peers.iter().filter(|peer| peer.name != self.place.name);
         let asked = others.map(async |peer| {
-            let answer = timeout(self.pace.call_timeout, self.net.status(peer)).await;
-            let answer = answer.unwrap_or_else(|_| Err("no answer in time".into()));
+            let answer = self.in_time(self.net.status(peer)).await;
             (peer.name.clone(), answer.and_then(|answer| plausible(peer, answer)))
         });
         join_all(asked).await.into_iter().collect()
+    }
+
+    /// The call's outcome, unless it takes too long.
+    pub(super) async fn in_time<T>(&self, call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        match select(pin!(call), pin!(self.net.sleep(self.pace.call_timeout))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err("no answer in time".into()),
+        }
     }
 
     /// Publishes what is being waited for, and logs it when it is news.
@@ -266,7 +271,3 @@ fn plausible(peer: &Peer, answer: PeerAnswer) -> Result<PeerAnswer, String> {
     }
     Ok(answer)
 }
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
-mod tests;

@@ -20,6 +20,9 @@ pub mod pace;
 pub mod peers;
 pub mod promise;
 pub mod readiness;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+mod simulation;
 
 pub use clock::{ClusterClock, Stamper, median_wall_us};
 pub use decide::{Action, Answers, DiskState, Place, Proof, decide};

@@ -28,7 +28,7 @@ pub use clock::{ClusterClock, Stamper, median_wall_us};
 pub use decide::{Action, Answers, DiskState, Place, Proof, decide};
 pub use establish::{Established, Newcomer, NotEstablished};
 pub use founder::{Disk, DiskFailure, Founder};
-pub use join_plan::{JoinStep, JoinView, plan};
+pub use join_plan::{JoinStep, JoinView, ghosts, plan};
 pub use joining::must_join;
 pub use member::Member;
 pub use pace::Pace;

@@ -233,6 +233,7 @@ async fn step(sim: &Sim, may_lose: bool) -> bool {
         (wait, rng.random_range(0..10), rng.random::<u32>(), rng.random::<u32>())
     });
     sim.time.sleep(Duration::from_millis(wait)).await;
+    sim.world().remove_ghosts();
     let names: Vec<String> = sim.world().nodes.keys().cloned().collect();
     let pick = |n: u32| &names[n as usize % names.len()];
     let (a, b) = (pick(a), pick(b));
@@ -266,6 +267,7 @@ async fn heal(sim: &Sim) {
         for name in names {
             sim.boot(&name);
         }
+        sim.world().remove_ghosts();
         if is_together(&sim.world()) {
             return;
         }

@@ -9,7 +9,7 @@ use super::executor::Time;
 use crate::face::{BootstrapMode, Peer};
 use crate::membership::{
     Disk, DiskFailure, DiskState, Established, Founder, JoinAnswer, JoinAsk, JoinStep, JoinView, Member, Newcomer,
-    NotEstablished, Pace, PeerAnswer, Peers, Place, Promise, PromiseAnswer, Standing, must_join, plan,
+    NotEstablished, Pace, PeerAnswer, Peers, Place, Promise, PromiseAnswer, Standing, ghosts, must_join, plan,
 };
 use futures::future::BoxFuture;
 use rand::rngs::StdRng;
@@ -175,7 +175,7 @@ impl Sim {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let (there, back, lost) = self.random(|rng| (delay(rng), delay(rng), rng.random_range(0..40)));
         let sim = self.clone();
-        let (there, back) = if self.world().harsh { (there, back) } else { (there / 8, back / 8) };
+        let (there, back) = if self.world().harsh { (there, back) } else { (there / 20, back / 20) };
         let (from, to) = (from.to_owned(), to.to_owned());
         self.time.spawn(async move {
             sim.time.sleep(there).await;
@@ -346,6 +346,22 @@ impl World {
                 let JoinAsk { name, addr, .. } = ask.clone();
                 self.change(cluster_id, &remove, Member { node_id: add, name, addr, voter: true });
                 JoinAnswer::Voter
+            }
+        }
+    }
+
+    /// What a leader does from time to time.
+    pub(super) fn remove_ghosts(&mut self) {
+        for cluster_id in self.live_clusters() {
+            if self.leader(cluster_id).is_none() {
+                continue;
+            }
+            let members = &self.clusters[&cluster_id].members;
+            let ids = members.iter().map(|member| member.node_id);
+            let heard: Vec<u64> = ids.filter(|id| self.raft_runs(cluster_id, *id)).collect();
+            let ghosts = ghosts(members, &heard);
+            if let Some(cluster) = self.clusters.get_mut(&cluster_id) {
+                cluster.members.retain(|member| !ghosts.contains(&member.node_id));
             }
         }
     }

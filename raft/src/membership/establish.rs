@@ -4,7 +4,7 @@
 //! waits are bounded and end early when a peer's call changes what this disk holds. What it waits for is published, so
 //! that readiness can show it, and logged once a change.
 
-use super::decide::{Action, Answers, DiskState, Place, Proof, decide};
+use super::decide::{Action, Answers, DiskState, Place, decide};
 use super::founder::{Disk, DiskFailure, Founder};
 use super::pace::{Backoff, Pace};
 use super::peers::{JoinAnswer, PeerAnswer, Peers, PromiseAnswer, Standing};
@@ -82,16 +82,16 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
     pub async fn establish(&self, rng: &mut impl CryptoRng) -> Result<Established, NotEstablished> {
         let mut backoff = Backoff::new(&self.pace);
         let mut disk = self.founder.watch();
-        let mut unanimous = None;
         let mut rounds_at_once = 0;
         loop {
+            // Before anybody is asked: see [`super::decide`].
             let seen = disk.borrow_and_update().clone();
             if let Some(failure) = self.founder.failure() {
                 return Err(failure.into());
             }
             let answers = if seen.cluster_id.is_some() { Answers::new() } else { self.ask_all().await };
             let action = decide(&self.place, &seen, &answers, rng.random_range(1..=u128::MAX));
-            match self.act(&seen, action, &mut unanimous).await? {
+            match self.act(&seen, action).await? {
                 Step::Done(established) => {
                     self.note("");
                     return Ok(established);
@@ -130,13 +130,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
         foreign
     }
 
-    async fn act(
-        &self,
-        seen: &DiskState,
-        action: Action,
-        unanimous: &mut Option<u128>,
-    ) -> Result<Step, NotEstablished> {
-        let once_unanimous = unanimous.take();
+    async fn act(&self, seen: &DiskState, action: Action) -> Result<Step, NotEstablished> {
         match action {
             Action::Start { found } => Ok(self.done(seen, seen.cluster_id.unwrap_or_default(), found, false)),
             Action::FoundSolo(promise) => {
@@ -148,11 +142,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
                 self.adopt(seen, promise.cluster_id(), Some(promise), false)
             }
             Action::Propose { promise, to } => self.propose(seen, &promise, &to).await,
-            Action::Adopt { cluster_id, proof: Proof::Unanimous, .. } if once_unanimous != Some(cluster_id) => {
-                *unanimous = Some(cluster_id);
-                Ok(Step::Changed)
-            }
-            Action::Adopt { cluster_id, found, voter, .. } => self.adopt(seen, cluster_id, found, !voter),
+            Action::Adopt { cluster_id, found, voter } => self.adopt(seen, cluster_id, found, !voter),
             Action::DropPromise { reason } => {
                 tracing::warn!("this node takes its promise back: {reason}");
                 self.founder.drop_promise(seen)?;

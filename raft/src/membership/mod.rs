@@ -25,7 +25,7 @@ pub mod readiness;
 mod simulation;
 
 pub use clock::{ClusterClock, Stamper, median_wall_us};
-pub use decide::{Action, Answers, DiskState, Place, Proof, decide};
+pub use decide::{Action, Answers, DiskState, Place, decide};
 pub use establish::{Established, Newcomer, NotEstablished};
 pub use founder::{Disk, DiskFailure, Founder};
 pub use join_plan::{JoinStep, JoinView, ghosts, plan};

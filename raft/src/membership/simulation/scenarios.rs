@@ -84,6 +84,38 @@ fn run_one_list(seed: u64) -> Tally {
     }
 }
 
+/// Nearly every message is late by seconds, and disks are lost faster than a founding takes: the order of looks,
+/// promises and drops is anybody's guess, and still no two clusters live at a time.
+#[test]
+fn storm() {
+    let (mut together, mut adoptions) = (0, 0);
+    for seed in seeds() {
+        let names = names(if seed % 4 == 0 { 2 } else { 3 });
+        let places = names.iter().map(|name| place(name, &names, BootstrapMode::Peers)).collect();
+        let sim = Sim::new(seed, places);
+        let main = sim.clone();
+        sim.time.run(async move {
+            main.world().storm = true;
+            let calm = main.random(|rng| rng.random_range(500..8_000));
+            while main.time.now() < FAULTS * 3 {
+                let (wait, name) =
+                    main.random(|rng| (rng.random_range(0..calm), names[rng.random_range(0..names.len())].clone()));
+                names.iter().for_each(|name| main.boot(name));
+                main.time.sleep(Duration::from_millis(wait)).await;
+                main.lose_disk(&name);
+            }
+            main.world().storm = false;
+            names.iter().for_each(|name| main.restart(name));
+            heal(&main).await;
+        });
+        let world = sim.world();
+        together += u64::from(is_together(&world));
+        adoptions += world.adoptions;
+        assert!(is_together(&world) || is_quorum_lost(&world), "seed {seed}: {}", describe(&world));
+    }
+    println!("storm, {:?}: {adoptions} adoptions, {together} together in the end", seeds());
+}
+
 /// A seed is a history: the same twice.
 #[test]
 fn a_seed_runs_the_same_twice() {

@@ -37,6 +37,8 @@ pub(super) struct World {
     pub(super) clusters: BTreeMap<u128, Cluster>,
     /// Faults that come by themselves (crashes at writes, lost and late messages); off for the healing.
     pub(super) harsh: bool,
+    /// Nearly every message is late, and nobody loses patience.
+    pub(super) storm: bool,
     pub(super) adoptions: u64,
     pub(super) stops: Vec<String>,
 }
@@ -81,6 +83,7 @@ impl Sim {
             cut: BTreeSet::new(),
             clusters: BTreeMap::new(),
             harsh: true,
+            storm: false,
             adoptions: 0,
             stops: Vec::new(),
         };
@@ -113,7 +116,7 @@ impl Sim {
             addr: format!("{name}:9091"),
             founder: Arc::clone(&founder),
             net: SimPeers { sim: self.clone(), from: name.to_owned() },
-            pace: Pace::default(),
+            pace: self.pace(),
             reason: watch::Sender::default(),
             place,
         };
@@ -121,6 +124,11 @@ impl Sim {
         let task = self.time.spawn(life(self.clone(), name.to_owned(), newcomer, seed));
         let process = Process { founder, task, reason, raft: false };
         self.node(name, |node| node.process = Some(process));
+    }
+
+    fn pace(&self) -> Pace {
+        let patience = Duration::from_secs(10);
+        if self.world().storm { Pace { call_timeout: patience, ..Pace::default() } } else { Pace::default() }
     }
 
     /// Ends the process of `name` on the spot.
@@ -173,7 +181,7 @@ impl Sim {
         handle: impl FnOnce(&Sim) -> Option<T> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, String>> {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        let (there, back, lost) = self.random(|rng| (delay(rng), delay(rng), rng.random_range(0..40)));
+        let (there, back, lost) = self.delays();
         let sim = self.clone();
         let (there, back) = if self.world().harsh { (there, back) } else { (there / 20, back / 20) };
         let (from, to) = (from.to_owned(), to.to_owned());
@@ -191,6 +199,18 @@ impl Sim {
             }
         });
         Box::pin(async move { answer.await.map_err(|_| "unreachable".to_owned()) })
+    }
+}
+
+impl Sim {
+    /// How long a call is under way there and back, and on which way it is lost (0 or 1), if any.
+    fn delays(&self) -> (Duration, Duration, u32) {
+        let storm = self.world().storm;
+        let late = |rng: &mut StdRng| Duration::from_micros(rng.random_range(0..3_000_000));
+        self.random(|rng| match storm {
+            true => (late(rng), late(rng), 2),
+            false => (delay(rng), delay(rng), rng.random_range(0..40)),
+        })
     }
 }
 

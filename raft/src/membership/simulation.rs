@@ -1,0 +1,8 @@
+//! Whole clusters in one thread: real loops, real decisions, with disks, messages and time made up from a seed.
+//!
+//! [`executor`] is the time, [`world`] the disks, the network and a sketch of Raft's membership, [`scenarios`] what
+//! goes wrong and what must hold. One seed is one history: a failure names it, and running it again shows the same.
+
+mod executor;
+mod scenarios;
+mod world;

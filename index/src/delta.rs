@@ -159,6 +159,19 @@ impl Chain {
         self.hashes.bytes.len() + self.hashes.widths.len() + self.counts.len() * size_of::<CountRun>()
     }
 
+    /// True when there are as many counts as hashes, none of them negative, every hash has 1 to `max_hash_bytes`
+    /// bytes and there are 1 to `max_blocks` blocks. What [`Chain::pack`] made may still fail this; so may bytes that
+    /// were decoded from a log.
+    pub fn is_sound(&self, max_hash_bytes: usize, max_blocks: usize) -> bool {
+        let blocks = self.len();
+        let counted: u64 = self.counts.iter().map(|run| u64::from(run.repeat)).sum();
+        let sound = self.hashes.iter().filter(|hash| (1..=max_hash_bytes).contains(&hash.len())).count();
+        (1..=max_blocks).contains(&blocks)
+            && sound == blocks
+            && counted == blocks as u64
+            && self.counts.iter().all(|run| run.tokens >= 0)
+    }
+
     /// (hash, cumulative token count) of each block in order; sums saturate.
     pub fn blocks(&self) -> impl Iterator<Item = (&[u8], i32)> + '_ {
         let counts = self.counts.iter().flat_map(|run| std::iter::repeat_n(run.tokens, run.repeat as usize));

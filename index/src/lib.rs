@@ -2,10 +2,13 @@
 //! the pure function that applies the log to it. No async, no IO, no clock, no randomness (see `clippy.toml`).
 
 pub mod applied;
+mod block_hash;
 pub mod command;
 pub mod delta;
+mod digest;
 pub mod engine;
 pub mod fingerprint;
+mod formula;
 pub mod limits;
 pub mod lookup;
 pub mod policy;

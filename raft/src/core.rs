@@ -6,9 +6,9 @@ use crate::record;
 use crate::types::{Membership, Proposal, Reply};
 use arc_swap::ArcSwap;
 use prefixd_index::command::{ClusterMeta, Command};
-use prefixd_index::{Applied, Index, SnapshotRecord, Totals, View};
+use prefixd_index::{Applied, BatchOutcome, Evictions, Index, SnapshotOverflow, SnapshotRecord, Totals, View};
 use prefixd_storage::LogPos;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -37,7 +37,7 @@ pub(crate) enum What {
 /// Where a snapshot was cut.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
-    pub(crate) at: LogPos,
+    pub(crate) at: Option<LogPos>,
     pub(crate) membership_at: Option<LogPos>,
     pub(crate) membership: Membership,
     pub(crate) digest: u128,
@@ -55,6 +55,8 @@ pub(crate) struct CutSlice {
 pub(crate) enum CutError {
     /// Too much changed while it was walked; begin again.
     Overflow,
+    /// No snapshot is in the making.
+    NotBegun,
     /// The thread is gone.
     Gone,
 }
@@ -69,7 +71,7 @@ pub(crate) struct Start {
 
 enum Job {
     Apply(Vec<Committed>, oneshot::Sender<io::Result<Vec<Reply>>>),
-    BeginCut(usize, oneshot::Sender<Option<Cut>>),
+    BeginCut(usize, oneshot::Sender<Cut>),
     Slice(usize, oneshot::Sender<Result<CutSlice, CutError>>),
     EndCut,
     Install(Box<Start>, oneshot::Sender<()>),
@@ -85,21 +87,13 @@ pub(crate) struct Summary {
     pub(crate) totals: Totals,
     pub(crate) meta: ClusterMeta,
     pub(crate) wants_sweep: bool,
+    /// True once a ClusterMeta was applied, or a snapshot was loaded.
+    pub(crate) meta_was_set: bool,
     pub(crate) sweeps: u64,
     pub(crate) audit_mismatches: u64,
     pub(crate) last_mismatch: Option<u64>,
     pub(crate) duplicate_batches: u64,
     pub(crate) evictions: Evictions,
-}
-
-/// Removals since this process started.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Evictions {
-    pub(crate) lru_cap: u64,
-    pub(crate) lfu_cap: u64,
-    pub(crate) lru_ttl: u64,
-    pub(crate) lfu_ttl: u64,
-    pub(crate) over_quota: BTreeMap<String, u64>,
 }
 
 /// What readers see.
@@ -134,6 +128,11 @@ impl Published {
 
     pub(crate) fn summary(&self) -> Summary {
         self.summary.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The latest (index, digest) pair.
+    pub(crate) fn latest_digest(&self) -> Option<(u64, u128)> {
+        self.digests.lock().unwrap_or_else(PoisonError::into_inner).back().copied()
     }
 
     /// The digest right after a log index was applied, if it is still remembered.
@@ -185,8 +184,8 @@ impl Core {
         receive.await.map_err(|_| gone())?
     }
 
-    /// Begins a snapshot of the state as it is behind all jobs sent so far; `None` before anything was applied.
-    pub(crate) async fn begin_cut(&self, preimage_limit: usize) -> io::Result<Option<Cut>> {
+    /// Begins a snapshot of the state as it is behind all jobs sent so far.
+    pub(crate) async fn begin_cut(&self, preimage_limit: usize) -> io::Result<Cut> {
         let (send, receive) = oneshot::channel();
         self.jobs.send(Job::BeginCut(preimage_limit, send)).await.map_err(|_| gone())?;
         receive.await.map_err(|_| gone())
@@ -200,10 +199,9 @@ impl Core {
     }
 
     /// Ends the snapshot in the making, complete or not.
-    pub(crate) fn end_cut(&self) {
-        // A full queue drains by itself; a thread that is gone has nothing to end.
-        let jobs = self.jobs.clone();
-        tokio::spawn(async move { jobs.send(Job::EndCut).await });
+    pub(crate) async fn end_cut(&self) {
+        // A thread that is gone has nothing to end.
+        let _gone = self.jobs.send(Job::EndCut).await;
     }
 
     /// Replaces the whole state.
@@ -214,6 +212,13 @@ impl Core {
     }
 }
 
+/// Entries that a command removed.
+fn removed(applied: &Applied) -> u64 {
+    let evictions = &applied.evictions;
+    let over_quota: u64 = evictions.over_quota.values().sum();
+    evictions.lru_cap + evictions.lfu_cap + evictions.lru_ttl + evictions.lfu_ttl + over_quota + applied.purged
+}
+
 struct Worker {
     state: Start,
     published: Arc<Published>,
@@ -222,7 +227,8 @@ struct Worker {
 
 impl Worker {
     fn new(state: Start, published: Arc<Published>) -> Self {
-        let worker = Self { state, published, counters: Summary::default() };
+        let counters = Summary { meta_was_set: state.applied.is_some(), ..Summary::default() };
+        let worker = Self { state, published, counters };
         worker.publish();
         worker
     }
@@ -231,13 +237,13 @@ impl Worker {
         while let Some(job) = queue.blocking_recv() {
             // Nobody may be waiting for an answer any more: that is theirs to know.
             match job {
-                Job::Apply(entries, reply) => drop(reply.send(self.apply(entries))),
-                Job::BeginCut(limit, reply) => drop(reply.send(self.begin_cut(limit))),
-                Job::Slice(max, reply) => drop(reply.send(self.slice(max))),
+                Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
+                Job::BeginCut(limit, reply) => reply.send(self.begin_cut(limit)).unwrap_or_else(drop),
+                Job::Slice(max, reply) => reply.send(self.slice(max)).unwrap_or_else(drop),
                 Job::EndCut => self.state.index.abort_snapshot(),
                 Job::Install(start, reply) => {
                     self.install(*start);
-                    drop(reply.send(()));
+                    reply.send(()).unwrap_or_else(drop);
                 }
             }
         }
@@ -275,10 +281,11 @@ impl Worker {
         match &stamped.command {
             Command::Audit(audit) => self.audit(audit.index, audit.digest),
             Command::Sweep => self.counters.sweeps += 1,
+            Command::ClusterMeta(_) => self.counters.meta_was_set = true,
             _ => {}
         }
         self.count(&applied);
-        Ok(Reply { removed: applied.removed(), wants_sweep: self.state.index.wants_sweep() })
+        Ok(Reply { removed: removed(&applied), wants_sweep: self.state.index.wants_sweep() })
     }
 
     fn audit(&mut self, index: u64, digest: u128) {
@@ -296,14 +303,16 @@ impl Worker {
 
     fn count(&mut self, applied: &Applied) {
         let evictions = &mut self.counters.evictions;
-        evictions.lru_cap += applied.lru_cap;
-        evictions.lfu_cap += applied.lfu_cap;
-        evictions.lru_ttl += applied.lru_ttl;
-        evictions.lfu_ttl += applied.lfu_ttl;
-        for (tenant, prefixes) in &applied.over_quota {
+        let new = &applied.evictions;
+        evictions.lru_cap += new.lru_cap;
+        evictions.lfu_cap += new.lfu_cap;
+        evictions.lru_ttl += new.lru_ttl;
+        evictions.lfu_ttl += new.lfu_ttl;
+        for (tenant, prefixes) in &new.over_quota {
             *evictions.over_quota.entry(tenant.clone()).or_default() += prefixes;
         }
-        self.counters.duplicate_batches += applied.duplicate_batches;
+        let repeats = applied.batches.iter().filter(|batch| **batch == BatchOutcome::Duplicate).count();
+        self.counters.duplicate_batches += repeats as u64;
     }
 
     fn remember(&mut self, index: u64) {
@@ -314,27 +323,28 @@ impl Worker {
         ring.push_back((index, self.state.index.digest()));
     }
 
-    fn begin_cut(&mut self, limit: usize) -> Option<Cut> {
-        let at = self.state.applied?;
-        self.state.index.begin_snapshot(limit);
-        Some(Cut {
-            at,
+    fn begin_cut(&mut self, limit: usize) -> Cut {
+        let info = self.state.index.begin_snapshot(limit);
+        Cut {
+            at: self.state.applied,
             membership_at: self.state.membership_at,
             membership: self.state.membership.clone(),
-            digest: self.state.index.digest(),
-            time_us: self.state.index.time_us(),
-        })
+            digest: info.digest,
+            time_us: info.time_us,
+        }
     }
 
     fn slice(&mut self, max: usize) -> Result<CutSlice, CutError> {
         match self.state.index.snapshot_slice(max) {
             Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done }),
-            Err(_) => Err(CutError::Overflow),
+            Err(SnapshotOverflow::TooManyChanges { .. }) => Err(CutError::Overflow),
+            Err(SnapshotOverflow::NotBegun) => Err(CutError::NotBegun),
         }
     }
 
     fn install(&mut self, start: Start) {
         self.state = start;
+        self.counters.meta_was_set = true;
         self.published.digests.lock().unwrap_or_else(PoisonError::into_inner).clear();
         if let Some(pos) = self.state.applied {
             self.remember(pos.index);

@@ -2,6 +2,7 @@
 //! purges what they cover, and watches that nothing has died.
 
 use crate::node::Inner;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::ServerState;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
 use std::sync::Arc;

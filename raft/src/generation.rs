@@ -5,10 +5,10 @@ use crate::core::Cut;
 use crate::record;
 use crate::types::{SnapshotMeta, StoredMembership, log_id};
 use futures::{Stream, StreamExt};
-use prefixd_index::{Index, Loader, SnapshotRecord};
+use prefixd_index::{Index, Loader, RecordDigest, SnapshotRecord};
 use prefixd_proto::node as wire;
 use prefixd_storage::codec;
-use prefixd_storage::{Generation, SnapshotManifest, SnapshotStore, SnapshotWriter};
+use prefixd_storage::{Generation, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
 use std::io;
 use std::sync::Arc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 4;
 
 /// A snapshot on disk; it stays there while it is held.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct SnapshotFile(pub(crate) Arc<Generation>);
 
 fn invalid(error: impl std::fmt::Display) -> io::Error {
@@ -33,7 +33,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
 
 impl SnapshotFile {
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.bytes()
+        self.0.record_bytes()
     }
 
     /// The manifest as it travels.
@@ -61,14 +61,14 @@ impl SnapshotFile {
             }
             let mut chunk = wire::SnapshotChunk::default();
             let mut bytes = 0;
-            for record in generation.records() {
+            let records = match generation.records() {
+                Ok(records) => records,
+                Err(error) => return unreadable(&error),
+            };
+            for record in records {
                 let record = match record {
                     Ok(record) => record,
-                    Err(error) => {
-                        // The stream ends short of the manifest's count, so the receiver refuses it.
-                        tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
-                        return;
-                    }
+                    Err(error) => return unreadable(&error),
                 };
                 bytes += record.len();
                 chunk.records.push(record.into());
@@ -85,17 +85,47 @@ impl SnapshotFile {
         ReceiverStream::new(receive)
     }
 
+    /// Writes it anew into a store. Blocking.
+    pub(crate) fn copy_to(&self, store: &SnapshotStore) -> io::Result<SnapshotFile> {
+        let mut writer = store.begin().map_err(invalid)?;
+        for record in self.0.records().map_err(invalid)? {
+            writer.put(&record.map_err(invalid)?).map_err(invalid)?;
+        }
+        publish(writer, self.0.manifest().clone())
+    }
+
     /// Builds the index that this snapshot holds. Blocking.
     pub(crate) fn load(&self, hash_seed: u64) -> io::Result<Index> {
         let mut loader = Loader::new(hash_seed);
-        for record in self.0.records() {
-            let record: SnapshotRecord =
-                codec::decode_within(RECORD, VERSION..=VERSION, &record.map_err(invalid)?, MAX_RECORD_BYTES)
-                    .map_err(invalid)?;
-            loader.push(record).map_err(invalid)?;
+        for record in self.0.records().map_err(invalid)? {
+            loader.push(decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
         }
-        loader.finish(self.0.manifest().digest).map_err(invalid)
+        loader.finish(self.0.manifest().last.map_or(0, |pos| pos.index), self.0.manifest().digest).map_err(invalid)
     }
+}
+
+/// The stream that is being sent ends short of the manifest's count, so the receiver refuses it.
+fn unreadable(error: &SnapshotError) {
+    tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
+}
+
+fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
+    codec::decode_within(RECORD, VERSION..=VERSION, bytes, MAX_RECORD_BYTES).map_err(invalid)
+}
+
+/// Makes what was written the latest generation, if its records make the digest that its manifest names. Blocking.
+pub(crate) fn publish(writer: SnapshotWriter, manifest: SnapshotManifest) -> io::Result<SnapshotFile> {
+    let expected = manifest.digest;
+    let sealed = writer.seal(manifest).map_err(invalid)?;
+    let mut digest = RecordDigest::default();
+    for record in sealed.records().map_err(invalid)? {
+        digest.push(&decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
+    }
+    let found = digest.finish();
+    if found != expected {
+        return Err(invalid(format!("the records of the snapshot make digest {found:032x}, expected {expected:032x}")));
+    }
+    sealed.publish().map(SnapshotFile).map_err(invalid)
 }
 
 /// Encodes one record of the index for a generation.
@@ -104,9 +134,17 @@ pub(crate) fn encode_record(record: &SnapshotRecord) -> io::Result<Vec<u8>> {
 }
 
 /// The manifest of a snapshot cut at `cut`.
-pub(crate) fn manifest(cluster_id: u128, cut: &Cut) -> io::Result<SnapshotManifest> {
+pub(crate) fn manifest(cluster_id: u128, cut: &Cut, records: u64) -> io::Result<SnapshotManifest> {
     let membership = record::encode_members(cut.membership_at, &cut.membership).map_err(invalid)?;
-    Ok(SnapshotManifest::new(cluster_id, Some(cut.at), membership, cut.digest, cut.time_us))
+    Ok(SnapshotManifest {
+        cluster_id,
+        last: cut.at,
+        membership,
+        header: Vec::new(),
+        records,
+        digest: cut.digest,
+        taken_at_us: cut.time_us,
+    })
 }
 
 /// Takes a snapshot off the wire and makes it a generation on this disk. It is refused unless its cluster, its record
@@ -131,7 +169,7 @@ pub(crate) async fn receive<E: std::fmt::Display>(
     if records != manifest.records {
         return Err(invalid(format!("the snapshot ended after {records} of {} records", manifest.records)));
     }
-    blocking(move || writer.finish(manifest).map(SnapshotFile).map_err(invalid)).await
+    blocking(move || publish(writer, manifest)).await
 }
 
 fn put_all(mut writer: SnapshotWriter, records: &[bytes::Bytes]) -> io::Result<SnapshotWriter> {

@@ -1,43 +1,39 @@
 //! Replication: the only crate that names openraft. It joins submitted deltas into log entries, has them committed by
 //! a quorum's disks, applies them to the index on every node, and keeps the membership.
+//!
+//! Where to look: [`node`] for the face, `start` for how a node comes up, `lanes` and `proposer` for the way of a
+//! write, `core` for the thread that owns the index, `log` and `machine` for openraft's seams, `network` and `service`
+//! for the two ends of the node port, [`membership`] for who belongs to the cluster.
 
+mod admin;
+mod calls;
+mod core;
+mod dial;
+mod disk;
+mod drivers;
 pub mod face;
+mod generation;
+mod join;
+mod lanes;
+mod log;
+mod machine;
+pub mod membership;
+mod network;
+pub mod node;
+mod proposer;
+mod ready;
+mod record;
+mod service;
+mod stamp;
+mod start;
+mod types;
 
 pub use face::{
     BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
     SubmitError, Timing,
 };
-use prefixd_index::command::Command;
-use prefixd_index::delta::Delta;
+pub use node::Node;
+pub use start::StartError;
 
-/// A running node: cheap to clone, all clones are the same node.
-#[derive(Clone)]
-pub struct Node;
-
-impl Node {
-    /// Takes deltas in, in order behind everything submitted before for the same replica, and returns once they are
-    /// committed by a quorum and applied on this node. Returns the log index.
-    pub async fn submit(&self, _deltas: Vec<Delta>) -> Result<u64, SubmitError> {
-        Err(SubmitError::Unavailable("not started".into()))
-    }
-
-    /// Proposes one command through the leader and returns its log index once it is committed and applied here.
-    pub async fn propose(&self, _command: Command) -> Result<u64, SubmitError> {
-        Err(SubmitError::Unavailable("not started".into()))
-    }
-
-    /// This node's view of itself and the cluster.
-    pub fn status(&self) -> NodeStatus {
-        NodeStatus::default()
-    }
-
-    /// Figures for /metrics.
-    pub fn figures(&self) -> NodeFigures {
-        NodeFigures::default()
-    }
-
-    /// Cluster time in microseconds since the Unix epoch; never runs backwards on one node. Cheap.
-    pub fn now_us(&self) -> u64 {
-        0
-    }
-}
+#[cfg(test)]
+mod suite;

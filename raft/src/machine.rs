@@ -4,19 +4,22 @@ use crate::core::{Committed, Core, Cut, CutError, Start, What};
 use crate::generation::{self, SnapshotFile, blocking};
 use crate::types::{Payload, StoredMembership, TypeConfig, log_id, log_pos};
 use futures::{Stream, TryStreamExt};
-use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use prefixd_storage::SnapshotStore;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Entries that go to the index thread in one job.
 const APPLY_ENTRIES: usize = 64;
 /// Entries of the index that one slice of a snapshot walks.
 const SLICE_ENTRIES: usize = 4_096;
-/// How often a snapshot is begun anew when too much changed under it.
-const CUT_ATTEMPTS: usize = 5;
+/// Pause before a snapshot that was overtaken by changes is begun anew.
+const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
+/// Pause before a snapshot that could not be written is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The state machine; clones share everything.
 #[derive(Clone)]
@@ -87,8 +90,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: SnapshotFile,
     ) -> Result<(), io::Error> {
-        let seed = self.hash_seed;
-        let index = blocking(move || snapshot.load(seed)).await?;
+        let (seed, store) = (self.hash_seed, self.snapshots.clone());
+        let index = blocking(move || {
+            let index = snapshot.load(seed)?;
+            // It must be in this node's own store before the log before it may go.
+            if !store.latest().is_some_and(|latest| Arc::ptr_eq(&latest, &snapshot.0)) {
+                snapshot.copy_to(&store)?;
+            }
+            Ok(index)
+        })
+        .await?;
         self.core
             .install(Start {
                 index,
@@ -109,7 +120,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
 /// Writes one snapshot beside apply.
 pub(crate) struct Builder {
     machine: Machine,
-    cut: Option<io::Result<Option<Cut>>>,
+    cut: Option<io::Result<Cut>>,
 }
 
 impl Builder {
@@ -120,6 +131,7 @@ impl Builder {
             let slice = match machine.core.slice(SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
+                Err(CutError::NotBegun) => return Err(io::Error::other("the snapshot in the making was ended")),
                 Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
             };
             for record in &slice.records {
@@ -129,9 +141,8 @@ impl Builder {
                 break;
             }
         }
-        let manifest = generation::manifest(machine.cluster_id, cut)?;
-        let file = writer.finish(manifest).map_err(io::Error::other)?;
-        Ok(Some(SnapshotFile(file)))
+        let manifest = generation::manifest(machine.cluster_id, cut, writer.records())?;
+        generation::publish(writer, manifest).map(Some)
     }
 }
 
@@ -140,22 +151,31 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotFile>, io::Error> {
         let mut cut = self.cut.take();
-        for attempt in 1..=CUT_ATTEMPTS {
+        let mut preimage_entries = self.machine.preimage_entries;
+        loop {
             let begun = match cut.take() {
                 Some(begun) => begun?,
-                None => self.machine.core.begin_cut(self.machine.preimage_entries << attempt).await?,
+                None => self.machine.core.begin_cut(preimage_entries).await?,
             };
-            let begun = begun.ok_or_else(|| io::Error::other("nothing was applied yet: there is no state to snapshot"))?;
-            let machine = self.machine.clone();
-            let at = begun.clone();
+            let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
-            self.machine.core.end_cut();
-            if let Some(snapshot) = written? {
-                tracing::info!(index = begun.at.index, bytes = snapshot.bytes(), "wrote a snapshot");
-                return Ok(openraft::Snapshot { meta: snapshot.meta()?, snapshot });
+            self.machine.core.end_cut().await;
+            match written {
+                Ok(Some(snapshot)) => {
+                    tracing::info!(index = begun.at.map(|pos| pos.index), bytes = snapshot.bytes(), "wrote a snapshot");
+                    return Ok(openraft::Snapshot { meta: snapshot.meta()?, snapshot });
+                }
+                Ok(None) => {
+                    preimage_entries = preimage_entries.saturating_mul(2);
+                    tracing::warn!(preimage_entries, "too much changed while a snapshot was written; trying again");
+                    tokio::time::sleep(OVERTAKEN_PAUSE).await;
+                }
+                // The log is intact, so this node goes on; it only can't purge until a snapshot succeeds.
+                Err(error) => {
+                    tracing::error!(%error, "a snapshot could not be written; trying again");
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
             }
-            tracing::warn!(attempt, index = begun.at.index, "too much changed while a snapshot was written; trying again");
         }
-        Err(io::Error::other(format!("a snapshot was overtaken {CUT_ATTEMPTS} times in a row")))
     }
 }

@@ -177,7 +177,7 @@ impl RaftNetworkV2<TypeConfig> for Link {
     async fn full_snapshot(
         &mut self,
         vote: RaftVote,
-        snapshot: openraft::alias::SnapshotOf<TypeConfig, SnapshotFile>,
+        snapshot: openraft::type_config::alias::SnapshotOf<TypeConfig, SnapshotFile>,
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {

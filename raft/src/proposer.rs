@@ -6,7 +6,7 @@ use crate::face::{Histogram, SubmitError};
 use crate::record;
 use crate::types::{Reply, TypeConfig};
 use openraft::error::{ClientWriteError, RaftError};
-use prefixd_index::command::{Batch, Command, Stamped};
+use prefixd_index::command::{Command, Stamped};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -197,14 +197,5 @@ fn refusal(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> Refusa
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Refusal::NotLeader(to.leader_id),
         other => Refusal::Submit(SubmitError::Unavailable(other.to_string())),
-    }
-}
-
-/// The deltas of a command, to see what joined.
-#[cfg(test)]
-fn batches(command: &Command) -> &[Batch] {
-    match command {
-        Command::Deltas(batches) => batches,
-        _ => &[],
     }
 }

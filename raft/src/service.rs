@@ -102,7 +102,7 @@ impl Node for NodeService {
         let answer = raft.append_entries(rpc).await.map_err(ended)?;
         use wire::append_entries_response::Outcome;
         let mut response = wire::AppendEntriesResponse::default();
-        response.set_outcome(match answer {
+        let outcome = match answer {
             AppendEntriesResponse::Success => Outcome::Success,
             AppendEntriesResponse::PartialSuccess(matched) => {
                 response.matched = matched.as_ref().map(wire_pos);
@@ -113,7 +113,8 @@ impl Node for NodeService {
                 response.vote = Some(wire_vote(&vote));
                 Outcome::HigherVote
             }
-        });
+        };
+        response.set_outcome(outcome);
         if response.outcome() != Outcome::HigherVote {
             self.0.heard_leader(leader_commit.map(|id| id.index()));
         }
@@ -182,7 +183,7 @@ impl Node for NodeService {
             Ok(command) => self.0.proposer.propose(command, bytes).await,
             Err(error) => Err(Refusal::Unreadable(error.to_string())),
         };
-        response.set_outcome(match outcome {
+        let outcome = match outcome {
             Ok(done) => {
                 response.index = done.index;
                 response.removed = done.reply.removed;
@@ -205,7 +206,8 @@ impl Node for NodeService {
                 response.reason = reason;
                 Outcome::Refused
             }
-        });
+        };
+        response.set_outcome(outcome);
         Ok(Response::new(response))
     }
 }

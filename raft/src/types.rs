@@ -19,13 +19,13 @@ openraft::declare_raft_types!(
         AsyncRuntime = openraft::impls::TokioRuntime,
 );
 
-pub(crate) type LogId = openraft::alias::LogIdOf<TypeConfig>;
-pub(crate) type RaftVote = openraft::alias::VoteOf<TypeConfig>;
-pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
-pub(crate) type Payload = openraft::alias::PayloadOf<TypeConfig>;
-pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
+pub(crate) type RaftVote = openraft::type_config::alias::VoteOf<TypeConfig>;
+pub(crate) type Entry = openraft::type_config::alias::EntryOf<TypeConfig>;
+pub(crate) type Payload = openraft::type_config::alias::PayloadOf<TypeConfig>;
+pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type Membership = openraft::Membership<u64, MemberNode>;
-pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 
 /// An encoded, stamped command: the record body as it lies on disk and travels.
 #[derive(Clone, PartialEq, Eq)]

@@ -160,11 +160,7 @@ pub fn decode_within<T: DeserializeOwned>(
 }
 
 /// [`decode_within`] the limit for small units.
-pub fn decode<T: DeserializeOwned>(
-    magic: Magic,
-    versions: RangeInclusive<u16>,
-    bytes: &[u8],
-) -> Result<T, CodecError> {
+pub fn decode<T: DeserializeOwned>(magic: Magic, versions: RangeInclusive<u16>, bytes: &[u8]) -> Result<T, CodecError> {
     decode_within(magic, versions, bytes, SMALL_BODY_LIMIT_BYTES)
 }
 

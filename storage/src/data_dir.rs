@@ -112,7 +112,8 @@ impl DataDir {
         let snapshots = path.join(SNAPSHOTS_DIR_NAME);
         fs::create_dir_all(&snapshots).map_err(at(&snapshots))?;
         let lock_path = path.join(LOCK_FILE_NAME);
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path).map_err(at(&lock_path))?;
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path).map_err(at(&lock_path))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             rustix::io::Errno::WOULDBLOCK => DataDirError::InUse { path: path.to_owned() },
             errno => DataDirError::Io { path: lock_path.clone(), source: errno.into() },
@@ -134,9 +135,7 @@ impl DataDir {
     /// identity and a mark that marks nothing. All else lost a file.
     fn check_presence(&self) -> Result<(), DataDirError> {
         let Presence { mark, store, identity, snapshots } = self.presence;
-        let incomplete = |missing, present| {
-            Err(DataDirError::Incomplete { path: self.path.clone(), missing, present })
-        };
+        let incomplete = |missing, present| Err(DataDirError::Incomplete { path: self.path.clone(), missing, present });
         if identity && !mark {
             return incomplete(MARK_FILE_NAME, IDENTITY_FILE_NAME);
         }
@@ -206,8 +205,8 @@ impl DataDir {
 
     /// Reads the identity and counts its incarnation up, durable on return.
     pub fn load_identity(&self) -> Result<Identity, DataDirError> {
-        let mut identity = Identity::read(&self.identity_path())?
-            .ok_or_else(|| self.wrong_state("no node lives here yet"))?;
+        let mut identity =
+            Identity::read(&self.identity_path())?.ok_or_else(|| self.wrong_state("no node lives here yet"))?;
         identity.incarnation += 1;
         identity.write(&self.identity_path())?;
         Ok(identity)
@@ -236,3 +235,6 @@ pub fn disk_free_bytes(path: &Path) -> io::Result<u64> {
     let stat = statvfs(path)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,8 +143,8 @@ impl Promise {
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path, magic: Magic) -> Result<Option<T>, IdentityError> {
-    let bytes = read_settled(path, FILE_LIMIT_BYTES)
-        .map_err(|source| IdentityError::Io { path: path.into(), source })?;
+    let bytes =
+        read_settled(path, FILE_LIMIT_BYTES).map_err(|source| IdentityError::Io { path: path.into(), source })?;
     let unreadable = |source| IdentityError::Unreadable { path: path.into(), source };
     bytes.map(|bytes| codec::decode(magic, VERSION..=VERSION, &bytes)).transpose().map_err(unreadable)
 }

@@ -6,10 +6,7 @@
 //! Start reading at [`data_dir`] (what lies where), then [`log`] and [`snapshot`]; `docs/STORAGE.md`
 //! describes every file byte by byte.
 
-#![cfg_attr(
-    test,
-    expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")
-)]
+#![cfg_attr(test, expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking"))]
 
 pub mod codec;
 pub mod data_dir;
@@ -17,7 +14,7 @@ pub mod durable;
 pub mod failure;
 pub mod identity;
 pub mod log;
-//pub mod snapshot;
+pub mod snapshot;
 
 pub use codec::CodecError;
 pub use data_dir::{DataDir, DataDirError, Presence, disk_free_bytes};
@@ -27,4 +24,4 @@ pub use log::{
     Done, FaultHook, LogError, LogFile, LogOptions, LogPos, LogRecord, LogState, LogStats, LogStore, OpenError,
     RedbLog, SyncLatency, Vote,
 };
-//pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
+pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};

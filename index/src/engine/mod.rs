@@ -1,42 +1,156 @@
-//! The writer's side of the index.
+//! The writer's side of the index: it applies the log, and each entry of it has one outcome on every node. Time is
+//! the log's, order is by value, and no table's seed, slot or id influences a result. What readers see is in the
+//! `view` module; see `ingest` for deltas, `trim` and `sweep` for what goes, `write` for how entries are published.
 
-use crate::applied::{Applied, Totals};
-use crate::command::{ClusterMeta, Stamped};
+mod account;
+pub(crate) mod entries;
+mod heap;
+mod ingest;
+mod member;
+pub(crate) mod names;
+mod orders;
+mod probe;
+mod retire;
+mod ring;
+mod rules;
+mod sessions;
+mod slab;
+mod stats;
+mod sweep;
+mod trim;
+pub(crate) mod write;
+
+use crate::applied::{Applied, AuditResult, BatchOutcome, Totals};
+use crate::command::{Batch, ClusterMeta, Command, Stamped};
 use crate::policy::PolicySet;
-use crate::snapshot::{SnapshotInfo, SnapshotOverflow, SnapshotSlice};
-use crate::view::View;
+use crate::view::tables::Tables;
+use crate::view::{Published, View};
+use entries::Entries;
+use member::MemberState;
+use names::{DomainState, ScopeState, TenantState};
+use orders::Orders;
+use ring::DigestRing;
+use sessions::Sessions;
+use slab::Slab;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The single writer: owned by one thread, it applies the log in order.
-#[derive(Default)]
 pub struct Index {
+    hash_seed: u64,
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) entries: Entries,
+    pub(crate) members: Slab<MemberState>,
+    scopes: Slab<ScopeState>,
+    domains: Slab<DomainState>,
+    tenants: Slab<TenantState>,
+    orders: Orders,
+    /// Members with dead entries, by the number of their retirement.
+    retired: BTreeMap<u64, u32>,
+    pub(crate) next_retirement: u64,
+    next_id: u64,
+    pub(crate) sessions: Sessions,
     meta: ClusterMeta,
     policies: PolicySet,
+    pub(crate) time_us: u64,
+    pub(crate) applied_index: u64,
+    digest: u128,
+    totals: Totals,
+    ring: DigestRing,
+    pub(crate) sweep_was_full: bool,
 }
 
 impl Index {
     /// An empty index. `hash_seed` seeds internal tables against chosen hashes and influences no result.
-    pub fn new(_hash_seed: u64) -> Self {
-        Self::default()
+    pub fn new(hash_seed: u64) -> Self {
+        let index = Self {
+            hash_seed,
+            tables: Arc::new(Tables::new(hash_seed)),
+            entries: Entries::default(),
+            members: Slab::default(),
+            scopes: Slab::default(),
+            domains: Slab::default(),
+            tenants: Slab::default(),
+            orders: Orders::default(),
+            retired: BTreeMap::new(),
+            next_retirement: 0,
+            next_id: 0,
+            sessions: Sessions::default(),
+            meta: ClusterMeta::default(),
+            policies: PolicySet::default(),
+            time_us: 0,
+            applied_index: 0,
+            digest: 0,
+            totals: Totals::default(),
+            ring: DigestRing::default(),
+            sweep_was_full: false,
+        };
+        index.publish_settings();
+        index
     }
 
     /// Applies the log entry at `index`. Never panics, whatever the command holds.
-    pub fn apply(&mut self, _index: u64, _command: &Stamped) -> Applied {
-        Applied::default()
+    pub fn apply(&mut self, index: u64, stamped: &Stamped) -> Applied {
+        self.time_us = self.time_us.max(stamped.stamp_us);
+        let mut applied = Applied::default();
+        match &stamped.command {
+            Command::Deltas(batches) => {
+                applied.batches.reserve(batches.len());
+                for batch in batches {
+                    let outcome = self.apply_batch(batch, &mut applied);
+                    applied.batches.push(outcome);
+                }
+            }
+            Command::Sweep => self.sweep(&mut applied),
+            Command::SetPolicy(policies) => self.set_policies(policies),
+            Command::AccessCredits(credits) => credits.iter().for_each(|credit| self.apply_credit(credit)),
+            Command::ClusterMeta(meta) => self.set_meta(meta),
+            Command::Audit(audit) => {
+                let ours = self.ring.get(audit.index);
+                applied.audit = Some(AuditResult { index: audit.index, expected: audit.digest, ours });
+            }
+            Command::Probe(probe) => self.apply_probe(probe, &mut applied),
+        }
+        self.sync_heads();
+        self.settle_at(index);
+        applied
+    }
+
+    fn apply_batch(&mut self, batch: &Batch, applied: &mut Applied) -> BatchOutcome {
+        if !self.sessions.admit(batch.session, batch.sequence, self.time_us) {
+            return BatchOutcome::Duplicate;
+        }
+        for delta in &batch.deltas {
+            self.apply_delta(delta, self.time_us, applied);
+        }
+        BatchOutcome::Applied
+    }
+
+    /// Records that the state is the one after the log entry at `index`, and tells readers.
+    pub(crate) fn settle_at(&mut self, index: u64) {
+        self.applied_index = index;
+        self.ring.push(index, self.digest);
+        self.tables.published.store(Arc::new(Published {
+            applied_index: index,
+            time_us: self.time_us,
+            digest: self.digest,
+            totals: self.totals(),
+        }));
     }
 
     /// The readers' side.
     pub fn view(&self) -> View {
-        View
+        View::new(Arc::clone(&self.tables), self.hash_seed)
     }
 
     /// The state's time in microseconds: the highest stamp applied.
     pub fn time_us(&self) -> u64 {
-        0
+        self.time_us
     }
 
     /// The log index applied last.
     pub fn applied_index(&self) -> u64 {
-        0
+        self.applied_index
     }
 
     /// The parameters of apply.
@@ -51,35 +165,22 @@ impl Index {
 
     /// The digest of the state.
     pub fn digest(&self) -> u128 {
-        0
+        self.digest
     }
 
     /// The digest after the log entry at `index`, if that was recently and here.
-    pub fn digest_at(&self, _index: u64) -> Option<u128> {
-        None
+    pub fn digest_at(&self, index: u64) -> Option<u128> {
+        self.ring.get(index)
     }
 
     /// Sizes of the state.
     pub fn totals(&self) -> Totals {
-        Totals::default()
+        Totals { sessions: self.sessions.len(), ..self.totals }
     }
 
-    /// True when another Sweep should follow at once.
+    /// True when another Sweep should follow at once: dead entries wait, the last slice was full, or the cap is
+    /// exceeded.
     pub fn wants_sweep(&self) -> bool {
-        false
+        !self.retired.is_empty() || self.sweep_was_full || self.is_over_cap()
     }
-
-    /// Begins a snapshot of the state as it is now; one that was in the making is given up. At most `preimage_limit`
-    /// entries may change ahead of the walk.
-    pub fn begin_snapshot(&mut self, _preimage_limit: usize) -> SnapshotInfo {
-        SnapshotInfo { digest: 0, totals: Totals::default(), time_us: 0 }
-    }
-
-    /// The next records, walking at most `max_entries` entries. Commands may be applied between slices.
-    pub fn snapshot_slice(&mut self, _max_entries: usize) -> Result<SnapshotSlice, SnapshotOverflow> {
-        Err(SnapshotOverflow::NotBegun)
-    }
-
-    /// Gives a snapshot in the making up.
-    pub fn abort_snapshot(&mut self) {}
 }

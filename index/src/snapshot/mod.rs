@@ -1,6 +1,15 @@
-//! Snapshots as logical records.
+//! Snapshots: the state at one log index as logical records, given out in slices while commands go on being applied,
+//! and back. Writing records anywhere is the caller's. The records are in `record`, the walk over the state in `walk`,
+//! the way back in `load`.
 
+mod check;
+mod load;
+mod page;
 mod record;
+pub(crate) mod walk;
+
+pub use check::RecordDigest;
+pub use load::Loader;
 
 pub use record::{
     EntryPage, EntryRun, HolderName, MAX_RECORD_BYTES, PartitionName, SNAPSHOT_VERSION, SessionRow, SnapshotHeader,
@@ -8,7 +17,6 @@ pub use record::{
 };
 
 use crate::applied::Totals;
-use crate::engine::Index;
 
 /// What a snapshot in the making is of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -72,40 +80,4 @@ pub enum LoadError {
     /// The sizes aren't those of the header.
     #[error("the records make other sizes than the header says: {0}")]
     Totals(String),
-}
-
-/// Computes the digest that records stand for without building the state, to check a snapshot as written.
-#[derive(Default)]
-pub struct RecordDigest;
-
-impl RecordDigest {
-    /// Takes the next record in.
-    pub fn push(&mut self, _record: &SnapshotRecord) -> Result<(), LoadError> {
-        Err(LoadError::Header)
-    }
-
-    /// The digest of all records.
-    pub fn finish(self) -> u128 {
-        0
-    }
-}
-
-/// Builds a state from records.
-pub struct Loader;
-
-impl Loader {
-    /// An empty loader; `hash_seed` as in [`Index::new`].
-    pub fn new(_hash_seed: u64) -> Self {
-        Self
-    }
-
-    /// Takes the next record in.
-    pub fn push(&mut self, _record: SnapshotRecord) -> Result<(), LoadError> {
-        Err(LoadError::Header)
-    }
-
-    /// The state at `log_index`, if its digest is the expected one.
-    pub fn finish(self, _log_index: u64, _expected_digest: u128) -> Result<Index, LoadError> {
-        Err(LoadError::Header)
-    }
 }

@@ -131,3 +131,44 @@ pub struct EntryRun {
     /// How many there are.
     pub blocks: u32,
 }
+
+impl EntryRun {
+    /// The token count of the entry at `position`; `None` when no 32-bit count says it.
+    pub(crate) fn tokens_at(&self, position: u32) -> Option<i32> {
+        let tokens = i64::from(self.tokens) + i64::from(self.step) * i64::from(position);
+        i32::try_from(tokens).ok()
+    }
+}
+
+/// One entry of a page.
+pub(crate) struct PageEntry<'p> {
+    pub(crate) holder: &'p HolderName,
+    pub(crate) partition: &'p PartitionName,
+    pub(crate) run: &'p EntryRun,
+    pub(crate) hash: &'p [u8],
+    pub(crate) tokens: i32,
+}
+
+impl EntryPage {
+    /// Hands each entry of the page on, or says what is wrong with the page.
+    pub(crate) fn each<'p>(
+        &'p self,
+        mut take: impl FnMut(PageEntry<'p>) -> Result<(), &'static str>,
+    ) -> Result<(), &'static str> {
+        let mut hashes = self.hashes.iter();
+        for run in &self.runs {
+            let holder = self.holders.get(run.holder as usize).ok_or("a run names a holder that isn't there")?;
+            let partition = self.partitions.get(run.partition as usize);
+            let partition = partition.ok_or("a run names a partition that isn't there")?;
+            for position in 0..run.blocks {
+                let hash = hashes.next().ok_or("a run is longer than the hashes")?;
+                let tokens = run.tokens_at(position).ok_or("a token count is out of range")?;
+                take(PageEntry { holder, partition, run, hash, tokens })?;
+            }
+        }
+        match hashes.next() {
+            None => Ok(()),
+            Some(_) => Err("there are more hashes than runs"),
+        }
+    }
+}

@@ -1,17 +1,42 @@
-//! The readers' side of the index.
+//! The readers' side of the index: lookups and aggregates at any time from any thread, without a lock and without
+//! waiting for the writer. It must never change state. The tables are in `tables`, `names` and `block`; lookups are
+//! answered in `search`, over the matches of `walk`.
+
+pub(crate) mod block;
+pub(crate) mod names;
+mod rows;
+mod search;
+pub(crate) mod settings;
+pub(crate) mod tables;
+mod walk;
 
 use crate::applied::Totals;
 use crate::delta::Stats;
-use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, Reason};
+use crate::limits::RESERVED_TENANT;
+use crate::lookup::config::Rules;
+use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
+use search::Search;
+pub(crate) use settings::Settings;
 use std::sync::Arc;
+use tables::Tables;
 
-/// A lock-free reader: cheap to clone, shared between threads, always the newest state.
+/// A lock-free reader: cheap to clone, shared between threads, always the newest state. Each entry is seen whole; a
+/// batch may be seen half applied.
 #[derive(Clone)]
-pub struct View;
+pub struct View {
+    tables: Arc<Tables>,
+    hash_seed: u64,
+}
 
 /// Buffers that a thread keeps between lookups.
 #[derive(Default)]
-pub struct LookupScratch;
+pub struct LookupScratch {
+    fingerprints: Vec<[u8; 8]>,
+    running: Vec<walk::Match>,
+    matches: Vec<walk::Match>,
+    ranked: Vec<search::Ranked>,
+    tokens: Vec<i32>,
+}
 
 /// GetCacheState's aggregate of one (tenant, model).
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -29,12 +54,23 @@ pub struct ReplicaRow {
     pub tenant: Arc<str>,
     /// The replica.
     pub replica: Arc<str>,
-    /// The stats of the model with the latest liveness, and that liveness in microseconds.
-    pub stats: Option<(Stats, u64)>,
+    /// Its stats, if it reported any.
+    pub stats: Option<RowStats>,
     /// Entries of the replica in the tenant.
     pub entries: u64,
     /// The newest last-seen among them in microseconds; 0 for none.
     pub last_event_us: u64,
+}
+
+/// The stats of a replica's model with the latest liveness; of equal ones those of the smaller model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowStats {
+    /// That model.
+    pub model: Arc<str>,
+    /// The payload.
+    pub stats: Stats,
+    /// The last sign of life in microseconds.
+    pub liveness_us: u64,
 }
 
 /// All of GET /snapshot, sorted.
@@ -44,7 +80,7 @@ pub struct StateRows {
     pub replicas: Vec<ReplicaRow>,
     /// (tenant, distinct prefixes), sorted.
     pub tenants: Vec<(Arc<str>, u64)>,
-    /// Distinct prefixes in all, the reserved tenant left out.
+    /// Distinct prefixes in all.
     pub total_prefixes: u64,
 }
 
@@ -62,59 +98,85 @@ pub struct Published {
 }
 
 impl View {
+    pub(crate) fn new(tables: Arc<Tables>, hash_seed: u64) -> Self {
+        Self { tables, hash_seed }
+    }
+
     /// Answers a lookup at cluster time `now_us`: the whole contract but deadlines and tokenizing.
     pub fn lookup<B: AsRef<[u8]>>(
         &self,
-        _request: &LookupRequest<'_, B>,
-        _now_us: u64,
-        _config: &RankConfig,
-        _scratch: &mut LookupScratch,
+        request: &LookupRequest<'_, B>,
+        now_us: u64,
+        config: &RankConfig,
+        scratch: &mut LookupScratch,
     ) -> LookupAnswer {
-        LookupAnswer::early(Reason::NoHint)
+        let settings = self.tables.settings.load();
+        Search { tables: &self.tables, settings: &settings, config, request, now_us }.answer(scratch)
     }
 
-    /// True when the request's answer depends on the tokens of its prompt text.
-    pub fn wants_prompt_tokens<B: AsRef<[u8]>>(&self, _request: &LookupRequest<'_, B>, _config: &RankConfig) -> bool {
-        false
+    /// True when the request's answer depends on the tokens of its prompt text: tokenize it, or leave it
+    /// [`crate::Prompt::Untokenized`] and the answer says NO_HINT.
+    pub fn wants_prompt_tokens<B: AsRef<[u8]>>(&self, request: &LookupRequest<'_, B>, config: &RankConfig) -> bool {
+        let settings = self.tables.settings.load();
+        let rules = Rules::of(settings.policies.policies.get(request.tenant), config);
+        request.tenant != RESERVED_TENANT && resolve::wants_prompt_tokens(request, &rules)
     }
 
     /// The tenant's lookup timeout in milliseconds.
-    pub fn lookup_timeout_ms(&self, _tenant: &str, config: &RankConfig) -> Option<u32> {
-        config.lookup_timeout_ms
+    pub fn lookup_timeout_ms(&self, tenant: &str, config: &RankConfig) -> Option<u32> {
+        let settings = self.tables.settings.load();
+        let policy = settings.policies.policies.get(tenant);
+        policy.and_then(|policy| policy.lookup_timeout_ms).or(config.lookup_timeout_ms)
     }
 
-    /// The aggregate of GetCacheState.
-    pub fn cache_state(&self, _tenant: &str, _model: &str) -> CacheState {
-        CacheState::default()
+    /// The aggregate of GetCacheState; empty for the reserved tenant.
+    pub fn cache_state(&self, tenant: &str, model: &str) -> CacheState {
+        rows::cache_state(&self.tables, tenant, model)
     }
 
-    /// True when the index holds anything under this tenant.
-    pub fn knows_tenant(&self, _tenant: &str) -> bool {
-        false
+    /// True when the index holds anything under this tenant, for labels of metrics.
+    pub fn knows_tenant(&self, tenant: &str) -> bool {
+        tenant != RESERVED_TENANT && self.tables.tenant(tenant, &self.tables.names.guard()).is_some()
     }
 
-    /// True when the index holds anything under this model, whatever the tenant.
-    pub fn knows_model(&self, _model: &str) -> bool {
-        false
+    /// True when the index holds anything under this model, whatever the tenant, for labels of metrics.
+    pub fn knows_model(&self, model: &str) -> bool {
+        self.tables.model(model, &self.tables.names.guard()).is_some_and(|model| model.domains.get() > 0)
     }
 
     /// Each model with its distinct prefixes, sorted; the reserved tenant is left out.
     pub fn models(&self) -> Vec<(Arc<str>, u64)> {
-        Vec::new()
+        rows::models(&self.tables)
     }
 
     /// The rows of GET /snapshot, by a scan of the whole index.
     pub fn state_rows(&self) -> StateRows {
-        StateRows::default()
+        rows::state_rows(&self.tables, self.hash_seed)
     }
 
     /// True when a lookup of the self-test's block finds its replica, past the reserved tenant and all floors.
-    pub fn probe(&self, _model: &str, _scheme: &str, _replica: &str, _hash: &[u8], _now_us: u64) -> bool {
-        false
+    pub fn probe(&self, model: &str, scheme: &str, replica: &str, hash: &[u8], now_us: u64) -> bool {
+        let settings = self.tables.settings.load();
+        let request = LookupRequest::<&[u8]> {
+            tenant: RESERVED_TENANT,
+            model,
+            scheme,
+            adapter: "",
+            prefix_hash: hash,
+            prefix_token_count: 0,
+            block_hashes: &[],
+            block_token_counts: &[],
+            token_ids: &[],
+            prompt: crate::Prompt::Absent,
+            ttft_ms: 0,
+        };
+        let config = RankConfig::default();
+        let search = Search { tables: &self.tables, settings: &settings, config: &config, request: &request, now_us };
+        search.matches_alone(hash, replica)
     }
 
     /// What the writer published after its last apply.
     pub fn published(&self) -> Published {
-        Published::default()
+        **self.tables.published.load()
     }
 }

@@ -21,6 +21,8 @@ mod writer;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,8 +31,8 @@ use serde::{Deserialize, Serialize};
 
 pub use device::{FaultHook, LogFile};
 pub use error::{LogError, OpenError, Refusal};
-pub(crate) use mark::is_unborn as is_unborn_mark;
 pub use mark::MARK_FILE_NAME;
+pub(crate) use mark::is_unborn as is_unborn_mark;
 pub use options::LogOptions;
 pub use redb_log::RedbLog;
 pub use stats::{LATENCY_BOUNDS_US, LogStats, SyncLatency};

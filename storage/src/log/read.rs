@@ -72,11 +72,7 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
 }
 
 /// Reads records that must exist, without a gap, until their bodies reach `max_bytes`.
-pub(super) fn read_store(
-    engine: &Database,
-    range: Range<u64>,
-    max_bytes: usize,
-) -> Result<Vec<LogRecord>, ReadError> {
+pub(super) fn read_store(engine: &Database, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogRecord>, ReadError> {
     let table = engine.begin_read()?.open_table(RECORDS)?;
     let mut expected = range.clone();
     let mut records = Vec::new();

@@ -18,9 +18,17 @@ pub(super) enum Change {
     Append(Vec<LogRecord>),
     Vote(Vote),
     /// Remove the records behind `keep` (None: all); the log then spans `first` to `last`.
-    Truncate { keep: Option<u64>, first: Option<u64>, last: Option<LogPos> },
+    Truncate {
+        keep: Option<u64>,
+        first: Option<u64>,
+        last: Option<LogPos>,
+    },
     /// Remove the records up to `upto`; the log then spans `first` to `last`.
-    Purge { upto: LogPos, first: Option<u64>, last: Option<LogPos> },
+    Purge {
+        upto: LogPos,
+        first: Option<u64>,
+        last: Option<LogPos>,
+    },
     Close,
 }
 

@@ -118,11 +118,8 @@ impl StateRow {
         let has = |bit| flags & bit != 0;
         let word = |at: usize| u64_at(&bytes[at..]);
         let pos = |at| LogPos { term: word(at), index: word(at + 8) };
-        let vote = Vote {
-            term: word(32),
-            voted_for: has(HAS_VOTED_FOR).then(|| word(40)),
-            committed: has(VOTE_COMMITTED),
-        };
+        let vote =
+            Vote { term: word(32), voted_for: has(HAS_VOTED_FOR).then(|| word(40)), committed: has(VOTE_COMMITTED) };
         StateRow {
             store_uuid: u128::from(word(8)) | (u128::from(word(16)) << 64),
             seq: word(24),
@@ -153,8 +150,11 @@ mod tests {
     }
 
     fn row() -> impl Strategy<Value = StateRow> {
-        let vote = (any::<u64>(), any::<Option<u64>>(), any::<bool>())
-            .prop_map(|(term, voted_for, committed)| Vote { term, voted_for, committed });
+        let vote = (any::<u64>(), any::<Option<u64>>(), any::<bool>()).prop_map(|(term, voted_for, committed)| Vote {
+            term,
+            voted_for,
+            committed,
+        });
         (
             any::<u128>(),
             any::<u64>(),
@@ -184,7 +184,7 @@ mod tests {
         #[test]
         fn every_flip_is_noticed(row in row(), at in 0..STATE_ROW_BYTES, bit in 0..8) {
             let mut bytes = row.encode();
-            bytes[at] ^= 1 << bit;
+            bytes[at] ^= 1u8 << bit;
             prop_assert!(StateRow::decode(&bytes).is_err());
         }
     }

@@ -1,0 +1,114 @@
+//! Changes of what governs the state: policies, parameters, and LFU credits, which are only taken where a policy asks
+//! for them.
+
+use super::Index;
+use super::names::Pins;
+use super::orders::TtlClass;
+use super::stats;
+use crate::command::{ClusterMeta, Credit};
+use crate::digest;
+use crate::limits::MAX_ID_BYTES;
+use crate::policy::PolicySet;
+use crate::view::Settings;
+use crate::view::settings;
+use crate::view::tables::BlockRef;
+use std::sync::Arc;
+
+impl Index {
+    /// Replaces the policy set. Nothing is trimmed here: quotas and TTLs act at the next update or sweep.
+    pub(crate) fn set_policies(&mut self, new: &PolicySet) {
+        let governs = |tenant: &String| (1..=MAX_ID_BYTES).contains(&tenant.len());
+        let mut new = new.clone();
+        new.policies.retain(|tenant, _| governs(tenant));
+        new.quotas.retain(|tenant, _| governs(tenant));
+        let (old_digest, new_digest) = (digest::policies(&self.policies), digest::policies(&new));
+        self.digest = self.digest.wrapping_sub(old_digest).wrapping_add(new_digest);
+
+        let changed: Vec<(u32, TtlClass, bool)> = self
+            .tenants
+            .iter()
+            .filter_map(|(at, tenant)| {
+                let name = &tenant.shared.name;
+                let (ttl, is_lfu) = (TtlClass::of(&new, name), settings::is_lfu(&new, name));
+                ((ttl, is_lfu) != (tenant.ttl, tenant.is_lfu)).then_some((at, ttl, is_lfu))
+            })
+            .collect();
+        let is_moving = |tenant: u32| changed.binary_search_by_key(&tenant, |&(at, ..)| at).is_ok();
+        let moving: Vec<u32> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.retirement.is_none() && is_moving(member.shared.domain.tenant.at))
+            .map(|(at, _)| at)
+            .collect();
+        for &member in &moving {
+            self.unlink_heads(member);
+            self.link_stats(member, false);
+        }
+        for (at, ttl, is_lfu) in changed {
+            let tenant = &mut self.tenants[at];
+            (tenant.ttl, tenant.is_lfu) = (ttl, is_lfu);
+        }
+        for &member in &moving {
+            self.soil(member);
+            self.link_stats(member, true);
+        }
+        self.policies = new;
+        self.publish_settings();
+    }
+
+    /// Puts a member's stats row into the order of its tenant's TTL, or takes it out.
+    fn link_stats(&mut self, at: u32, is_in: bool) {
+        let member = &self.members[at].shared;
+        let Some(report) = member.stats.load_full() else { return };
+        let (key, ttl) = (stats::key(member, &report), self.tenants[member.domain.tenant.at].ttl);
+        match is_in {
+            true => self.orders.stats.insert(ttl, key),
+            false => self.orders.stats.remove(ttl, &key),
+        }
+    }
+
+    /// Replaces the parameters. A lower cap is worked off by updates and sweeps.
+    pub(crate) fn set_meta(&mut self, meta: &ClusterMeta) {
+        self.meta = meta.clone();
+        self.publish_settings();
+    }
+
+    /// Tells readers what governs lookups.
+    pub(crate) fn publish_settings(&self) {
+        let settings = Settings { policies: self.policies.clone(), default_ttl_us: self.meta.default_ttl_us };
+        self.tables.settings.store(Arc::new(settings));
+    }
+
+    /// Adds accesses to entries of LFU tenants that are still there; entries of no tokens gain none.
+    pub(crate) fn apply_credit(&mut self, credit: &Credit) {
+        if !settings::is_lfu(&self.policies, &credit.tenant) {
+            return;
+        }
+        let tables = Arc::clone(&self.tables);
+        let pins = Pins::new(&tables);
+        let Some(member) = self.find_member(&pins, &credit.tenant, &credit.model, &credit.replica) else { return };
+        let scope = tables.scope(member.domain.id, &credit.scheme, &pins.names);
+        let partition = scope.and_then(|scope| tables.partition(scope.id, &credit.adapter, &pins.names));
+        let Some(partition) = partition else { return };
+        for (hash, &count) in credit.hashes.iter().zip(&credit.counts) {
+            let block = tables.blocks.get(&BlockRef { domain: member.domain.id, hash }, &pins.blocks);
+            let holder = block.and_then(|block| block.group(partition.id)?.holder(member.at));
+            if let Some(holder) = holder.filter(|holder| holder.tokens != 0) {
+                self.add_accesses(member.at, holder.slot, count);
+            }
+        }
+    }
+
+    fn add_accesses(&mut self, member: u32, slot: u32, count: u32) {
+        let accesses = self.entries[slot].accesses.saturating_add(count);
+        if accesses == self.entries[slot].accesses {
+            return;
+        }
+        let old = self.entry_digest(&self.entries[slot]);
+        self.members[member].remove(&mut self.entries, slot);
+        self.entries.change(slot, |slot| slot.accesses = accesses);
+        self.members[member].push(&mut self.entries, slot);
+        self.swap_digest(member, old, self.entry_digest(&self.entries[slot]));
+        self.soil(member);
+    }
+}

@@ -1,0 +1,180 @@
+//! The named things of the index as readers see them: tenants, models, (tenant, model) domains, scopes, adapter
+//! partitions, and the replicas in a domain. The writer keeps the counts; `at` is the writer's own slot for each.
+
+use super::tables::{Kind, NameRef, Tables};
+use crate::delta::Stats;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a name stands for.
+#[derive(Clone)]
+pub(crate) enum Node {
+    Tenant(Arc<Tenant>),
+    Model(Arc<Model>),
+    Domain(Arc<Domain>, Arc<Reporting>),
+    Scope(Arc<Scope>),
+    Partition(Arc<Partition>),
+    Member(Arc<Member>),
+}
+
+/// A count that one thread writes and others read.
+#[derive(Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For the single writer alone.
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// For the single writer alone.
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.store(self.get().saturating_sub(n), Ordering::Relaxed);
+    }
+}
+
+/// A tenant that holds entries or stats.
+pub(crate) struct Tenant {
+    pub(crate) id: u64,
+    pub(crate) at: u32,
+    pub(crate) name: Arc<str>,
+    pub(crate) reserved: bool,
+    /// Visible entries.
+    pub(crate) entries: Count,
+    /// Distinct prefixes, those of dead entries included.
+    pub(crate) prefixes: Count,
+}
+
+/// A model that some tenant holds entries or stats of.
+pub(crate) struct Model {
+    pub(crate) name: Arc<str>,
+    /// How many domains there are of it, the reserved tenant's left out.
+    pub(crate) domains: Count,
+    /// Distinct prefixes over all tenants but the reserved one.
+    pub(crate) prefixes: Count,
+}
+
+/// A (tenant, model).
+pub(crate) struct Domain {
+    pub(crate) id: u64,
+    pub(crate) at: u32,
+    pub(crate) tenant: Arc<Tenant>,
+    pub(crate) model: Arc<str>,
+    /// Visible entries.
+    pub(crate) entries: Count,
+    /// Distinct prefixes, those of dead entries included.
+    pub(crate) prefixes: Count,
+}
+
+/// The members of a domain with stats, sorted by replica. Apart from the domain, which members refer back to.
+pub(crate) type Reporting = ArcSwap<Vec<Arc<Member>>>;
+
+/// A (tenant, model, hash scheme).
+pub(crate) struct Scope {
+    pub(crate) id: u64,
+    pub(crate) at: u32,
+    pub(crate) scheme: Arc<str>,
+    /// Visible entries.
+    pub(crate) entries: Count,
+    /// The members with a visible entry here, sorted by replica.
+    pub(crate) serving: ArcSwap<Vec<Arc<Member>>>,
+}
+
+/// A (tenant, model, hash scheme, adapter).
+pub(crate) struct Partition {
+    pub(crate) id: u64,
+    pub(crate) at: u32,
+    pub(crate) scheme: Arc<str>,
+    pub(crate) adapter: Arc<str>,
+}
+
+/// A replica in a domain, from its first report until it is cleared or has nothing left. Cleared ones live on unseen
+/// until their entries are purged; a new report makes a new member.
+pub(crate) struct Member {
+    pub(crate) at: u32,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) replica: Arc<str>,
+    /// True once cleared: its entries are dead.
+    pub(crate) retired: AtomicBool,
+    /// Its stats, if it reported any.
+    pub(crate) stats: ArcSwapOption<Report>,
+}
+
+impl Member {
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+}
+
+/// A stats payload with its times.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) stats: Stats,
+    pub(crate) payload_us: u64,
+    pub(crate) liveness_us: u64,
+}
+
+macro_rules! typed_lookup {
+    ($name:ident, $kind:ident, $type:ty) => {
+        pub(crate) fn $name<'g>(
+            &self,
+            parent: u64,
+            name: &str,
+            guard: &'g impl papaya::Guard,
+        ) -> Option<&'g Arc<$type>> {
+            match self.names.get(&NameRef { kind: Kind::$kind, parent, name }, guard) {
+                Some(Node::$kind(node)) => Some(node),
+                _ => None,
+            }
+        }
+    };
+}
+
+impl Tables {
+    typed_lookup!(scope, Scope, Scope);
+    typed_lookup!(partition, Partition, Partition);
+    typed_lookup!(member, Member, Member);
+
+    pub(crate) fn tenant<'g>(&self, name: &str, guard: &'g impl papaya::Guard) -> Option<&'g Arc<Tenant>> {
+        match self.names.get(&NameRef { kind: Kind::Tenant, parent: 0, name }, guard) {
+            Some(Node::Tenant(tenant)) => Some(tenant),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn model<'g>(&self, name: &str, guard: &'g impl papaya::Guard) -> Option<&'g Arc<Model>> {
+        match self.names.get(&NameRef { kind: Kind::Model, parent: 0, name }, guard) {
+            Some(Node::Model(model)) => Some(model),
+            _ => None,
+        }
+    }
+
+    /// The domain of a tenant's name and a model's.
+    pub(crate) fn domain<'g>(
+        &self,
+        tenant: &str,
+        model: &str,
+        guard: &'g impl papaya::Guard,
+    ) -> Option<&'g Arc<Domain>> {
+        self.reporting(tenant, model, guard).map(|(domain, _)| domain)
+    }
+
+    /// A domain with its members that have stats.
+    pub(crate) fn reporting<'g>(
+        &self,
+        tenant: &str,
+        model: &str,
+        guard: &'g impl papaya::Guard,
+    ) -> Option<(&'g Arc<Domain>, &'g Arc<Reporting>)> {
+        let tenant = self.tenant(tenant, guard)?;
+        match self.names.get(&NameRef { kind: Kind::Domain, parent: tenant.id, name: model }, guard) {
+            Some(Node::Domain(domain, reporting)) => Some((domain, reporting)),
+            _ => None,
+        }
+    }
+}

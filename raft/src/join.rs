@@ -1,0 +1,150 @@
+//! The leader's side of joining: carries out what the plan says, one change at a time.
+
+use crate::calls::{cluster_id, join_to_wire};
+use crate::membership::{JoinAnswer, JoinAsk, JoinStep, JoinView, Member, plan};
+use crate::node::{Inner, Raft};
+use crate::types::{MemberNode, TypeConfig, wire_members};
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use prefixd_proto::node as wire;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::sync::OwnedMutexGuard;
+
+impl Inner {
+    /// Answers a node that wants in.
+    pub(crate) async fn answer_join(self: &Arc<Self>, request: wire::JoinRequest) -> wire::JoinResponse {
+        let members = self
+            .member()
+            .map(|(_, raft)| wire_members(raft.metrics().borrow_watched().membership_config.membership()))
+            .unwrap_or_default();
+        join_to_wire(self.join_answer(request).await, members)
+    }
+
+    async fn join_answer(self: &Arc<Self>, request: wire::JoinRequest) -> JoinAnswer {
+        let refused = |reason: String| JoinAnswer::Refused { reason };
+        let (Some(member), Ok(cluster_id)) = (request.member, cluster_id(&request.cluster_id)) else {
+            return refused("the request names no member or no cluster".into());
+        };
+        let needed = self.core.published.summary().meta.feature_level;
+        if request.feature_max < needed {
+            return refused(format!(
+                "the cluster is at feature level {needed}, the joining release reads up to {}",
+                request.feature_max
+            ));
+        }
+        let Some((me, raft)) = self.member() else {
+            return JoinAnswer::Busy { reason: "this node belongs to no cluster yet".into() };
+        };
+        let metrics = raft.metrics().borrow_watched().clone();
+        let members: Vec<Member> =
+            wire_members(metrics.membership_config.membership()).into_iter().map(crate::calls::member_from_wire).collect();
+        if metrics.state != ServerState::Leader {
+            let leader = metrics.current_leader.and_then(|id| members.into_iter().find(|m| m.node_id == id));
+            return JoinAnswer::NotLeader { leader };
+        }
+        let ask = JoinAsk { node_id: member.node_id, name: member.name, addr: member.node_addr, cluster_id };
+        let peer_names: Vec<String> = self.config.peers.iter().map(|peer| peer.name.clone()).collect();
+        let step = plan(
+            &JoinView {
+                cluster_id: me.cluster_id,
+                leader: me.node_id,
+                peer_names: &peer_names,
+                members: &members,
+                changing: changing(&metrics),
+                heard: &self.heard_ids(&metrics),
+                matched: matched(&metrics, ask.node_id),
+                last_log: metrics.last_log_index.unwrap_or(0),
+                max_lag: self.config.limits.max_lag_entries / 2,
+            },
+            &ask,
+        );
+        match step {
+            JoinStep::AlreadyVoter => JoinAnswer::Voter,
+            JoinStep::WaitCatchUp => JoinAnswer::Learner,
+            JoinStep::Refuse(reason) => JoinAnswer::Refused { reason },
+            JoinStep::Busy(reason) => JoinAnswer::Busy { reason },
+            JoinStep::AddLearner { .. } | JoinStep::Swap { .. } => self.change(raft.clone(), metrics, step, ask).await,
+        }
+    }
+
+    /// Runs the change in a task of its own, so that it goes on when the asking node stops waiting.
+    async fn change(
+        self: &Arc<Self>,
+        raft: Raft,
+        metrics: RaftMetrics<TypeConfig>,
+        step: JoinStep,
+        ask: JoinAsk,
+    ) -> JoinAnswer {
+        let Ok(one_at_a_time) = self.changing.clone().try_lock_owned() else {
+            return JoinAnswer::Busy { reason: "another change of the membership is under way".into() };
+        };
+        let limit = self.config.timing.propose_timeout;
+        let change = tokio::spawn(async move {
+            let changed = tokio::time::timeout(limit, carry_out(raft, metrics, step, ask, one_at_a_time)).await;
+            changed.unwrap_or_else(|_| Err("the change was not committed in time".into()))
+        });
+        match change.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(reason)) => JoinAnswer::Busy { reason },
+            Err(error) => JoinAnswer::Busy { reason: error.to_string() },
+        }
+    }
+
+    /// Ids whose heartbeats were answered within the longest election timeout.
+    fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+        let recent = self.config.timing.election_max;
+        let heard = metrics.heartbeat.iter().flatten();
+        heard.filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent)).map(|(id, _)| *id).collect()
+    }
+}
+
+/// True while the effective membership is joint or not committed.
+fn changing(metrics: &RaftMetrics<TypeConfig>) -> bool {
+    let effective = &metrics.membership_config;
+    effective.membership().get_joint_config().len() > 1
+        || effective.log_id() != metrics.committed_membership_config.log_id()
+}
+
+fn matched(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
+    metrics.replication.as_ref()?.get(&id)?.as_ref().map(|pos| pos.index())
+}
+
+async fn carry_out(
+    raft: Raft,
+    metrics: RaftMetrics<TypeConfig>,
+    step: JoinStep,
+    ask: JoinAsk,
+    _one_at_a_time: OwnedMutexGuard<()>,
+) -> Result<JoinAnswer, String> {
+    match step {
+        JoinStep::AddLearner { replace } => {
+            if !replace.is_empty() {
+                let gone = ChangeMembers::RemoveNodes(replace.iter().copied().collect());
+                raft.change_membership(gone, true).await.map_err(|e| e.to_string())?;
+            }
+            tracing::info!(name = ask.name, node_id = format!("{:016x}", ask.node_id), "a node joins as a learner");
+            let node = MemberNode { name: ask.name, addr: ask.addr };
+            raft.add_learner(ask.node_id, node, false).await.map_err(|e| e.to_string())?;
+            Ok(JoinAnswer::Learner)
+        }
+        JoinStep::Swap { remove, add } => {
+            let mut voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
+            for id in &remove {
+                voters.remove(id);
+            }
+            voters.insert(add);
+            tracing::warn!(name = ask.name, added = format!("{add:016x}"), removed = ?remove,
+                "a caught-up learner becomes a voter in place of the other disks of its name");
+            raft.change_membership(voters, false).await.map_err(|e| e.to_string())?;
+            let learners: BTreeSet<u64> = metrics.membership_config.membership().learner_ids().collect();
+            let dead: BTreeSet<u64> = remove.into_iter().filter(|id| learners.contains(id)).collect();
+            if !dead.is_empty() {
+                raft.change_membership(ChangeMembers::RemoveNodes(dead), true).await.map_err(|e| e.to_string())?;
+            }
+            Ok(JoinAnswer::Voter)
+        }
+        other => Err(format!("no change to carry out: {other:?}")),
+    }
+}

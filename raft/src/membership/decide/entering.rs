@@ -1,0 +1,101 @@
+//! Entering: a peer is a member of a cluster, so none may be founded; this disk is counted in already, or asks.
+
+use super::{Action, Proof, Seen};
+use crate::membership::member::{Member, quorum};
+use crate::membership::peers::Standing;
+
+/// The way into `cluster_id`, the only cluster seen.
+pub(super) fn enter(seen: &Seen<'_>, cluster_id: u128) -> Action {
+    if let Some(counted) = counted_in(seen) {
+        if counted.name != seen.place.name {
+            return Action::Stop {
+                reason: format!(
+                    "the cluster {cluster_id:032x} knows this disk ({:016x}) as {}, not as {}",
+                    counted.node_id, counted.name, seen.place.name
+                ),
+            };
+        }
+        let found = seen.disk.promise.clone().filter(|promise| promise.cluster_id() == cluster_id);
+        return Action::Adopt { cluster_id, found, voter: counted.voter, proof: Proof::Member };
+    }
+    match &seen.disk.promise {
+        None => ask(seen, cluster_id),
+        Some(held) if held.cluster_id() != cluster_id => Action::Stop {
+            reason: format!(
+                "this disk has promised to found {held}, but its peers belong to cluster {cluster_id:032x}; empty its \
+                 data directory to let it join them"
+            ),
+        },
+        Some(held) if leaders_members(seen).is_some() => {
+            Action::DropPromise { reason: format!("the members of {held} have replaced this disk since") }
+        }
+        Some(held) => Action::Adopt { cluster_id, found: Some(held.clone()), voter: true, proof: Proof::Member },
+    }
+}
+
+/// Asks to join if anybody is there to let this node in.
+fn ask(seen: &Seen<'_>, cluster_id: u128) -> Action {
+    let members = leaders_members(seen).or_else(|| any_members(seen)).unwrap_or_default();
+    let voters: Vec<&Member> = members.iter().filter(|member| member.voter).collect();
+    let gone: Vec<&str> = voters
+        .iter()
+        .filter(|voter| seen.current_id(&voter.name).is_some_and(|id| id != voter.node_id))
+        .map(|voter| voter.name.as_str())
+        .collect();
+    if !voters.is_empty() && voters.len() - gone.len() < quorum(voters.len()) {
+        return Action::Wait {
+            reason: format!(
+                "cluster {cluster_id:032x} has lost its quorum for good: the disks of {} are gone, of {} voters; run \
+                 `prefixd recover` on a surviving disk, or restore a backup",
+                gone.join(", "),
+                voters.len()
+            ),
+        };
+    }
+    let via = whom_to_ask(seen);
+    if via.is_empty() {
+        return Action::Wait {
+            reason: format!(
+                "cluster {cluster_id:032x} has no leader now that could let this node in; if its quorum is lost for \
+                 good, run `prefixd recover` on a surviving disk"
+            ),
+        };
+    }
+    Action::AskJoin { cluster_id, via }
+}
+
+/// This disk as members list it; as a voter if anybody says so, since a disk never goes back to learner.
+fn counted_in<'a>(seen: &'a Seen<'_>) -> Option<&'a Member> {
+    let listings = memberships(seen).flat_map(|(_, members, _)| members).filter(|m| m.node_id == seen.disk.node_id);
+    listings.max_by_key(|member| member.voter)
+}
+
+/// (id of the peer, members, leader) of every peer that is a member.
+fn memberships<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = (u64, &'a [Member], Option<u64>)> {
+    seen.answered().filter_map(|answer| match &answer.standing {
+        Standing::Member { members, leader, .. } => Some((answer.node_id, members.as_slice(), *leader)),
+        _ => None,
+    })
+}
+
+/// The members as the leader itself lists them.
+fn leaders_members<'a>(seen: &'a Seen<'_>) -> Option<&'a [Member]> {
+    let own = memberships(seen).find(|(id, members, leader)| *leader == Some(*id) && !members.is_empty());
+    own.map(|(_, members, _)| members)
+}
+
+fn any_members<'a>(seen: &'a Seen<'_>) -> Option<&'a [Member]> {
+    memberships(seen).map(|(_, members, _)| members).find(|members| !members.is_empty())
+}
+
+/// Members that know a leader, those that are the leader first.
+fn whom_to_ask(seen: &Seen<'_>) -> Vec<String> {
+    let mut via: Vec<(bool, &str)> = Vec::new();
+    for answer in seen.answered() {
+        if let Standing::Member { leader: Some(leader), .. } = &answer.standing {
+            via.push((*leader != answer.node_id, &answer.name));
+        }
+    }
+    via.sort_unstable();
+    via.into_iter().map(|(_, name)| name.to_owned()).collect()
+}

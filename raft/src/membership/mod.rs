@@ -1,0 +1,34 @@
+//! Who belongs to the cluster, how a disk comes to belong to it, and what time it is there.
+//!
+//! This folder owns the founding of a cluster, the way in for an empty disk, readiness, and cluster time. What is
+//! decided is decided by pure functions of what was seen ([`decide`], [`plan`], [`Readiness`], [`Stamper`]); the
+//! loops around them ([`Newcomer::establish`], [`Newcomer::become_voter`]) only ask, write and wait. It must never let two clusters come
+//! out of one peer list, never found one where a member of an older one may be alive, and it names no type of the
+//! consensus library: the node translates.
+//!
+//! Where to look: [`decide`] for the rules of founding and why they are safe, [`founder`] for what a disk may promise,
+//! [`establish`] for the loop, [`join_plan`] for the leader's side of joining.
+
+pub mod clock;
+pub mod decide;
+pub mod establish;
+pub mod founder;
+pub mod join_plan;
+pub mod joining;
+pub mod member;
+pub mod pace;
+pub mod peers;
+pub mod promise;
+pub mod readiness;
+
+pub use clock::{ClusterClock, Stamper, median_wall_us};
+pub use decide::{Action, Answers, DiskState, Place, Proof, decide};
+pub use establish::{Established, Newcomer, NotEstablished};
+pub use founder::{Disk, DiskFailure, Founder};
+pub use join_plan::{JoinStep, JoinView, plan};
+pub use joining::must_join;
+pub use member::Member;
+pub use pace::Pace;
+pub use peers::{JoinAnswer, JoinAsk, PeerAnswer, Peers, PromiseAnswer, Standing};
+pub use promise::Promise;
+pub use readiness::{Observed, Readiness, ReadinessLimits, Verdict};

@@ -1,0 +1,144 @@
+//! Which directories are taken for what.
+
+use super::*;
+use crate::log::{LogStore, Vote};
+
+const UUID: u128 = 0xabc;
+
+fn identity() -> Identity {
+    Identity { cluster_id: None, node_id: 5, incarnation: 0, store_uuid: UUID, node_name: "node-0".into() }
+}
+
+fn options(store_uuid: u128) -> LogOptions {
+    LogOptions::new(store_uuid)
+}
+
+/// A directory in which a node has served and voted.
+fn lived_in() -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let mut dir = DataDir::open(home.path()).unwrap();
+    assert!(dir.presence().is_fresh());
+    dir.create(&identity(), &options(UUID)).unwrap();
+    let (found, log) = dir.load(options).unwrap();
+    assert_eq!(found, Identity { incarnation: 1, ..identity() });
+    log.save_vote(Vote { term: 1, voted_for: Some(5), committed: false }).unwrap();
+    log.close().unwrap();
+    home
+}
+
+fn missing(path: &Path) -> &'static str {
+    match DataDir::open(path) {
+        Err(DataDirError::Incomplete { missing, .. }) => missing,
+        other => panic!("{:?}", other.map(|dir| dir.presence())),
+    }
+}
+
+#[test]
+fn lives_and_comes_back_counting_its_incarnations() {
+    let home = lived_in();
+    for incarnation in 2..4 {
+        let dir = DataDir::open(home.path()).unwrap();
+        assert_eq!(dir.presence(), Presence { mark: true, store: true, identity: true, snapshots: false });
+        let (found, log) = dir.load(options).unwrap();
+        assert_eq!(found.incarnation, incarnation);
+        assert_eq!(log.state().vote.unwrap().term, 1);
+    }
+    let mut dir = DataDir::open(home.path()).unwrap();
+    assert!(matches!(dir.create(&identity(), &options(UUID)), Err(DataDirError::WrongState { .. })));
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let home = tempfile::tempdir().unwrap();
+    let first = DataDir::open(home.path()).unwrap();
+    let error = DataDir::open(home.path()).unwrap_err();
+    assert!(matches!(error, DataDirError::InUse { .. }));
+    assert!(error.to_string().contains(home.path().to_str().unwrap()));
+    drop(first);
+    DataDir::open(home.path()).unwrap();
+}
+
+#[test]
+fn a_creation_that_was_cut_short_starts_over() {
+    // after each step of the creation: a mark that isn't whole, a mark, a store that isn't whole, a store
+    for step in 0..4 {
+        let home = tempfile::tempdir().unwrap();
+        drop(DataDir::open(home.path()).unwrap());
+        let (mark, store) = (home.path().join(MARK_FILE_NAME), home.path().join(STORE_FILE_NAME));
+        match step {
+            0 => fs::write(&mark, [0; 100]).unwrap(),
+            _ => RedbLog::create(home.path(), &options(1)).unwrap(),
+        }
+        match step {
+            1 => fs::remove_file(&store).unwrap(),
+            2 => fs::write(&store, [1, 2, 3]).unwrap(),
+            _ => {}
+        }
+        let mut dir = DataDir::open(home.path()).unwrap();
+        assert!(dir.presence().is_fresh());
+        assert!(matches!(dir.load(options), Err(DataDirError::WrongState { .. })));
+        dir.create(&identity(), &options(UUID)).unwrap();
+        dir.load(options).unwrap();
+    }
+}
+
+#[test]
+fn a_lost_file_is_named() {
+    for name in [MARK_FILE_NAME, STORE_FILE_NAME, IDENTITY_FILE_NAME] {
+        let home = lived_in();
+        fs::remove_file(home.path().join(name)).unwrap();
+        assert_eq!(missing(home.path()), name);
+    }
+    // the mark and the identity together
+    let home = lived_in();
+    fs::remove_file(home.path().join(MARK_FILE_NAME)).unwrap();
+    fs::remove_file(home.path().join(IDENTITY_FILE_NAME)).unwrap();
+    assert_eq!(missing(home.path()), MARK_FILE_NAME);
+    // all but the snapshots
+    let home = lived_in();
+    fs::create_dir(home.path().join("snapshots/gen-00000000000000000001")).unwrap();
+    for name in [MARK_FILE_NAME, STORE_FILE_NAME, IDENTITY_FILE_NAME] {
+        fs::remove_file(home.path().join(name)).unwrap();
+    }
+    let error = DataDir::open(home.path()).unwrap_err().to_string();
+    assert!(error.contains("identity is missing although snapshots is there"), "{error}");
+    assert!(error.contains("--bootstrap=never: it rejoins as a fresh learner"), "{error}");
+}
+
+#[test]
+fn another_nodes_log_is_refused() {
+    let (home, other) = (lived_in(), tempfile::tempdir().unwrap());
+    let mut dir = DataDir::open(other.path()).unwrap();
+    let stranger = Identity { store_uuid: 0xdef, ..identity() };
+    dir.create(&stranger, &options(0xdef)).unwrap();
+    for name in [MARK_FILE_NAME, STORE_FILE_NAME] {
+        let home = lived_in();
+        fs::copy(other.path().join(name), home.path().join(name)).unwrap();
+        let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("belongs to store 00000000000000000000000000000def"), "{error}");
+        assert!(error.contains(name), "{error}");
+    }
+    // the whole directory of an older day: mark and store agree, and the node must not know better
+    DataDir::open(home.path()).unwrap().load(options).unwrap();
+}
+
+#[test]
+fn an_old_store_under_a_new_mark_is_refused() {
+    let home = lived_in();
+    let store = home.path().join(STORE_FILE_NAME);
+    let old = fs::read(&store).unwrap();
+    {
+        let (_, log) = DataDir::open(home.path()).unwrap().load(options).unwrap();
+        log.save_vote(Vote { term: 9, voted_for: Some(6), committed: false }).unwrap();
+    }
+    fs::write(&store, old).unwrap();
+    let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("the log is behind its mark"), "{error}");
+    assert!(error.contains(&format!("move {} away", home.path().display())), "{error}");
+}
+
+#[test]
+fn free_bytes_are_told() {
+    assert!(disk_free_bytes(std::env::temp_dir().as_path()).unwrap() > 0);
+    assert!(disk_free_bytes(Path::new("/nowhere/at/all")).is_err());
+}

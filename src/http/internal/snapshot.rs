@@ -60,7 +60,7 @@ pub(super) fn document(rows: &StateRows) -> Document {
 }
 
 fn replica(row: &ReplicaRow) -> Replica {
-    let (stats, last_update_us) = row.stats.unwrap_or_default();
+    let (stats, last_update_us) = row.stats.as_ref().map(|row| (row.stats, row.liveness_us)).unwrap_or_default();
     Replica {
         replica_id: row.replica.as_ref().into(),
         tenant: row.tenant.as_ref().into(),
@@ -84,7 +84,7 @@ fn tenants(rows: &StateRows) -> Vec<Tenant> {
     }
     for row in &rows.replicas {
         let rates = &mut by_name.entry(row.tenant.as_ref()).or_default().1;
-        rates.extend(row.stats.map(|(stats, _)| f64::from(stats.hit_rate)));
+        rates.extend(row.stats.as_ref().map(|row| f64::from(row.stats.hit_rate)));
     }
     let tenant = |(name, (index_entries, rates)): (&str, (u64, Vec<f64>))| Tenant {
         tenant_id: name.into(),
@@ -110,6 +110,7 @@ fn is_zero(value: &i64) -> bool {
 mod tests {
     use super::*;
     use prefixd_index::delta::Stats;
+    use prefixd_index::view::RowStats;
     use serde_json::json;
 
     #[test]
@@ -121,13 +122,12 @@ mod tests {
             entries: 2,
             last_event_us: 1_000_000,
         };
-        let stats = |hit_rate| Stats { hit_rate, cache_memory_bytes: 9, t2_query_tokens: 4, ..Stats::default() };
+        let stats = |hit_rate, liveness_us| {
+            let stats = Stats { hit_rate, cache_memory_bytes: 9, t2_query_tokens: 4, ..Stats::default() };
+            Some(RowStats { model: "m".into(), stats, liveness_us })
+        };
         let rows = StateRows {
-            replicas: vec![
-                row("r1", Some((stats(0.5), 2_000_000))),
-                row("r2", Some((stats(0.25), 3_000_000))),
-                row("r3", None),
-            ],
+            replicas: vec![row("r1", stats(0.5, 2_000_000)), row("r2", stats(0.25, 3_000_000)), row("r3", None)],
             tenants: vec![("t".into(), 5)],
             total_prefixes: 5,
         };

@@ -18,7 +18,6 @@ use prefixd_index::command::Command;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
-use tower_http::trace::TraceLayer;
 
 /// Largest policy set.
 const MAX_POLICY_BYTES: usize = 1 << 20;
@@ -40,7 +39,7 @@ pub fn routes(node: Arc<OnceLock<Node>>) -> Router {
         .route("/snapshot", any(get_snapshot))
         .route("/policy", any(set_policy))
         .route("/probe", any(run_probe))
-        .layer(TraceLayer::new_for_http())
+        .layer(super::traced())
         .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)) })
 }
 

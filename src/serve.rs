@@ -106,13 +106,16 @@ impl Running {
         let mut servers = JoinSet::new();
         let public = http::public(loaded.clone());
         servers.spawn(serve_http(ports.http, public, closing.clone()));
-        servers.spawn(serve_http(ports.internal, http::internal::routes(), closing.clone()));
+        let controlled = Arc::new(OnceLock::new());
+        let internal = http::internal::routes(controlled.clone());
+        servers.spawn(serve_http(ports.internal, internal, closing.clone()));
         let node = Node::start(config.node(), ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
         let metrics = Arc::new(Metrics::default());
         let registry = metrics::registry(metrics.clone(), node.clone());
-        // Nobody else sets it.
+        // Nobody else sets these.
         let _ = loaded.set(Loaded { vitals: vitals.clone(), registry });
+        let _ = controlled.set(node.clone());
         tokio::spawn(vitals.clone().run(node.clone()));
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, stopping.clone());
         let listener = TcpListener::from_std(ports.grpc)?;
@@ -197,7 +200,7 @@ fn announce(config: &Config, bound: &Bound) {
         "prefixd {version}, node {node:?}, data in {data}\n\
          \x20 gRPC      {grpc:<21}  gateways and producers: InferenceCache, health, reflection\n\
          \x20 HTTP      {http:<21}  /healthz /readyz /metrics\n\
-         \x20 internal  {internal:<21}  the controller\n\
+         \x20 internal  {internal:<21}  the controller: /snapshot /policy /probe\n\
          \x20 node      {node_port:<21}  other nodes, and operators: prefixd ctl --admin {node_port} status"
     );
 }

@@ -39,7 +39,7 @@ impl Telemetry {
         otlp_endpoint: Option<&str>,
         node_name: &str,
     ) -> Result<Self, TelemetryError> {
-        let filter = EnvFilter::try_new(level)?;
+        let filter = filter(level)?;
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines = match format {
             "json" => lines.json().with_filter(filter).boxed(),
@@ -62,6 +62,13 @@ impl Telemetry {
             tracing::warn!(%error, "the last spans were not sent");
         }
     }
+}
+
+/// The filter as said, with the Raft library's account of its own doings left out unless it is asked for by name: what
+/// an operator needs of it, our own lines say.
+fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
+    let filter = EnvFilter::try_new(level)?;
+    Ok(if level.contains("openraft") { filter } else { filter.add_directive("openraft=warn".parse()?) })
 }
 
 fn exporter(endpoint: &str, node_name: &str) -> Result<SdkTracerProvider, TelemetryError> {

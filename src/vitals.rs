@@ -2,7 +2,7 @@
 //! Lookups read the last sample without a lock instead of asking the node each time.
 
 use arc_swap::ArcSwap;
-use prefixd_raft::{Node, NodeStatus};
+use prefixd_raft::Node;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -39,11 +39,11 @@ pub struct Sample {
 }
 
 impl Sample {
-    fn of(status: &NodeStatus) -> Self {
-        let cluster = status.cluster_id.and_then(|id| format!("{id:032x}").parse().ok());
+    fn of(node: &Node) -> Self {
+        let cluster = node.cluster_id().and_then(|id| format!("{id:032x}").parse().ok());
         Self {
             cluster: cluster.unwrap_or_else(|| MetadataValue::from_static("")),
-            stale_ms: status.stale_ms,
+            stale_ms: node.stale_ms(),
             taken: Instant::now(),
         }
     }
@@ -60,10 +60,9 @@ impl Sample {
 impl Vitals {
     /// Takes a first sample. Once `stopping` is cancelled the node counts as unready.
     pub fn new(node: &Node, stopping: CancellationToken) -> Arc<Self> {
-        let status = node.status();
         Arc::new(Self {
-            sample: ArcSwap::from_pointee(Sample::of(&status)),
-            readiness: watch::Sender::new(readiness(&status)),
+            sample: ArcSwap::from_pointee(Sample::of(node)),
+            readiness: watch::Sender::new(readiness(node)),
             stopping,
         })
     }
@@ -83,15 +82,11 @@ impl Vitals {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.stopping.run_until_cancelled(ticks.tick()).await.is_some() {
-            let status = node.status();
-            self.sample.store(Arc::new(Sample::of(&status)));
-            let now = readiness(&status);
+            self.sample.store(Arc::new(Sample::of(&node)));
+            let now = readiness(&node);
             self.readiness.send_if_modified(|last| {
                 let changed = *last != now;
-                if changed {
-                    tell(last, &now);
-                    *last = now;
-                }
+                last.clone_from(&now);
                 changed
             });
         }
@@ -99,14 +94,9 @@ impl Vitals {
     }
 }
 
-fn readiness(status: &NodeStatus) -> Readiness {
-    if status.ready { Readiness::Ready } else { Readiness::Unready(status.unready_reason.clone()) }
-}
-
-fn tell(last: &Readiness, now: &Readiness) {
-    match (last, now) {
-        (_, Readiness::Ready) => tracing::info!("ready"),
-        (Readiness::Ready, Readiness::Unready(reason)) => tracing::warn!(reason, "not ready any more"),
-        (Readiness::Unready(_), Readiness::Unready(reason)) => tracing::info!(reason, "not ready"),
+fn readiness(node: &Node) -> Readiness {
+    match node.readiness() {
+        (true, _) => Readiness::Ready,
+        (false, reason) => Readiness::Unready(reason),
     }
 }

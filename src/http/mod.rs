@@ -14,7 +14,10 @@ use axum::routing::get;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::registry::Registry;
 use std::sync::{Arc, OnceLock};
-use tower_http::trace::TraceLayer;
+use tower_http::classify::{ServerErrorsAsFailures, SharedClassifier};
+use tower_http::trace::{
+    DefaultMakeSpan, DefaultOnBodyChunk, DefaultOnEos, DefaultOnRequest, DefaultOnResponse, TraceLayer,
+};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -34,8 +37,21 @@ pub fn public(loaded: Arc<OnceLock<Loaded>>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .layer(TraceLayer::new_for_http())
+        .layer(traced())
         .with_state(loaded)
+}
+
+/// Spans around calls. An answer of 503 is an answer, and no fault to be logged for each time that somebody asks.
+fn traced() -> TraceLayer<
+    SharedClassifier<ServerErrorsAsFailures>,
+    DefaultMakeSpan,
+    DefaultOnRequest,
+    DefaultOnResponse,
+    DefaultOnBodyChunk,
+    DefaultOnEos,
+    (),
+> {
+    TraceLayer::new_for_http().on_failure(())
 }
 
 async fn ready(State(loaded): State<Arc<OnceLock<Loaded>>>) -> Response {

@@ -77,8 +77,8 @@ fn clock(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus) -> fmt::Resul
     gauge(encoder, "prefixd_cluster_time_seconds", "Cluster time since the Unix epoch", cluster)?;
     let skew = status.clock_skew_us as f64 / 1e6;
     gauge(encoder, "prefixd_clock_skew_seconds", "This node's wall clock minus cluster time", skew)?;
-    let stale = status.stale_ms as f64 / 1e3;
-    gauge(encoder, "prefixd_stale_seconds", "Since this node last knew that it was current", stale)
+    let stale = Some(status.stale_ms).filter(|ms| *ms != u64::MAX).map(|ms| ([], ms as f64 / 1e3));
+    gauges(encoder, "prefixd_stale_seconds", "Since this node last knew that it was current", stale)
 }
 
 fn index(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, published: &Published) -> fmt::Result {

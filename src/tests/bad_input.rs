@@ -98,7 +98,7 @@ async fn bad_values_are_dropped_counted_and_acknowledged() {
 async fn odd_lookups_are_answered() {
     let server = Server::start().await;
     let mut client = server.client().await;
-    let mut ask = |request| {
+    let ask = |request| {
         let mut client = client.clone();
         async move { client.lookup_route(request).await.unwrap().into_inner().reason_code }
     };

@@ -1,6 +1,7 @@
 //! A whole node in this process on ports of the system's choice, asked over the wire as anybody would.
 
 mod bad_input;
+mod internal;
 mod surfaces;
 
 use crate::config::{Config, ServeArgs};
@@ -60,6 +61,20 @@ impl Server {
             let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
             let mut answer = agent.get(&url).call().unwrap();
             (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+        };
+        tokio::task::spawn_blocking(ask).await.unwrap()
+    }
+
+    /// (status, Allow, body) of a request to the internal port.
+    async fn internal(&self, method: &'static str, path: &str, body: &str) -> (u16, String, String) {
+        let url = format!("http://{}{path}", self.bound.internal);
+        let body = body.to_owned();
+        let ask = move || {
+            let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+            let request = ureq::http::Request::builder().method(method).uri(url).body(body).unwrap();
+            let mut answer = agent.run(request).unwrap();
+            let allow = answer.headers().get("allow").map_or("", |list| list.to_str().unwrap()).to_owned();
+            (answer.status().as_u16(), allow, answer.body_mut().read_to_string().unwrap())
         };
         tokio::task::spawn_blocking(ask).await.unwrap()
     }

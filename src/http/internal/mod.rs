@@ -1,0 +1,122 @@
+//! The controller's HTTP edge on 8081: GET /snapshot, POST or PUT /policy, POST /probe. It carries no authentication
+//! yet, so the configuration keeps it on loopback unless told otherwise. Policies are replicated like everything
+//! else: this module decodes and proposes, it keeps nothing.
+
+mod policy;
+mod probe;
+mod snapshot;
+mod time;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use prefixd_index::command::Command;
+use prefixd_raft::Node;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Semaphore;
+
+/// Largest policy set.
+const MAX_POLICY_BYTES: usize = 1 << 20;
+/// Largest probe request.
+const MAX_PROBE_BYTES: usize = 4 << 10;
+/// Scans of the whole index at once.
+const MAX_SCANS: usize = 1;
+
+/// What the handlers share; the node is filled in once it has loaded its state.
+#[derive(Clone)]
+struct Shared {
+    node: Arc<OnceLock<Node>>,
+    scans: Arc<Semaphore>,
+}
+
+/// The routes of the internal port.
+pub fn routes(node: Arc<OnceLock<Node>>) -> Router {
+    Router::new()
+        .route("/snapshot", any(get_snapshot))
+        .route("/policy", any(set_policy))
+        .route("/probe", any(run_probe))
+        .layer(super::traced())
+        .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)) })
+}
+
+/// Why a request was not carried out, for its caller.
+struct Refusal {
+    status: StatusCode,
+    reason: String,
+    allow: Option<&'static str>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, reason: impl ToString) -> Self {
+        Self { status, reason: reason.to_string(), allow: None }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let allow = self.allow.map(|list| [(ALLOW, list)]);
+        (self.status, allow, format!("{}\n", self.reason)).into_response()
+    }
+}
+
+impl Shared {
+    fn node(&self) -> Result<&Node, Refusal> {
+        let loading = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the node is still loading its state");
+        self.node.get().ok_or_else(loading)
+    }
+}
+
+async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    allow(&request, &[Method::GET], "GET")?;
+    let view = shared.node()?.view();
+    let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
+    let _scan = shared.scans.acquire().await.map_err(closing)?;
+    // A scan of a large index takes a while, and lookups run on these threads.
+    let document = tokio::task::spawn_blocking(move || snapshot::document(&view.state_rows())).await;
+    json(&document.map_err(broken)?)
+}
+
+async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
+    allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
+    let body = body(request, MAX_POLICY_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
+    let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
+    let proposed = shared.node()?.propose(Command::SetPolicy(policies)).await;
+    proposed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    allow(&request, &[Method::POST], "POST")?;
+    let body = body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
+    let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
+    // A task of its own: it cleans up even if the caller goes away.
+    let report = tokio::spawn(probe::run(shared.node()?.clone(), asked)).await;
+    json(&report.map_err(broken)?)
+}
+
+/// Refuses other methods with the exact Allow.
+fn allow(request: &Request, methods: &[Method], list: &'static str) -> Result<(), Refusal> {
+    if methods.contains(request.method()) {
+        return Ok(());
+    }
+    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, format!("allowed: {list}"));
+    Err(Refusal { allow: Some(list), ..refusal })
+}
+
+async fn body(request: Request<Body>, limit: usize, over: StatusCode) -> Result<Bytes, Refusal> {
+    let refused = |_| Refusal::new(over, format!("the body can't be read or is over {limit} bytes"));
+    to_bytes(request.into_body(), limit).await.map_err(refused)
+}
+
+fn broken(error: impl ToString) -> Refusal {
+    Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<Response, Refusal> {
+    let text = serde_json::to_vec(value).map_err(broken)?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}

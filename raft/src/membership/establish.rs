@@ -261,3 +261,7 @@ fn plausible(peer: &Peer, answer: PeerAnswer) -> Result<PeerAnswer, String> {
     }
     Ok(answer)
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+mod tests;

@@ -1,15 +1,14 @@
-//! Disks, processes, messages and a sketch of Raft's membership.
+//! Disks, processes and messages; [`super::raft_sketch`] is the Raft above them.
 //!
 //! Disks lose what was not written and nothing else; a process dies at any point, also between a write and its
-//! knowledge of it; messages are lost, late beyond their caller's patience, and overtake each other. Raft is only
-//! what founding and joining see of it: a leader exists while a quorum of voters is up and one of them has the
-//! founding entry, and membership changes are done at once.
+//! knowledge of it; messages are lost, late beyond their caller's patience, and overtake each other.
 
 use super::executor::Time;
+use super::raft_sketch::Cluster;
 use crate::face::{BootstrapMode, Peer};
 use crate::membership::{
-    Disk, DiskFailure, DiskState, Established, Founder, JoinAnswer, JoinAsk, JoinStep, JoinView, Member, Newcomer,
-    NotEstablished, Pace, PeerAnswer, Peers, Place, Promise, PromiseAnswer, Standing, ghosts, must_join, plan,
+    Disk, DiskFailure, DiskState, Founder, JoinAnswer, JoinAsk, Newcomer, NotEstablished, Pace, PeerAnswer, Peers,
+    Place, Promise, PromiseAnswer, must_join,
 };
 use futures::future::BoxFuture;
 use rand::rngs::StdRng;
@@ -51,19 +50,11 @@ pub(super) struct Node {
 }
 
 pub(super) struct Process {
-    founder: Arc<Founder<SimDisk>>,
+    pub(super) founder: Arc<Founder<SimDisk>>,
     task: u64,
     reason: watch::Receiver<String>,
     /// Raft runs.
-    raft: bool,
-}
-
-/// A cluster that somebody initialised.
-pub(super) struct Cluster {
-    pub(super) founding: Promise,
-    pub(super) members: Vec<Member>,
-    /// Disks whose log has the founding entry.
-    pub(super) logs: BTreeSet<u64>,
+    pub(super) raft: bool,
 }
 
 impl Sim {
@@ -252,25 +243,6 @@ async fn life(sim: Sim, name: String, newcomer: Newcomer<SimPeers, SimDisk>, see
     }
 }
 
-impl Sim {
-    fn raft_starts(&self, name: &str, established: &Established) {
-        let mut world = self.world();
-        let world = &mut *world;
-        if let Some(process) = &mut world.nodes.get_mut(name).unwrap().process {
-            process.raft = true;
-        }
-        if let Some(found) = &established.found {
-            let cluster = world.clusters.entry(established.cluster_id).or_insert_with(|| Cluster {
-                founding: found.clone(),
-                members: found.as_members(),
-                logs: BTreeSet::new(),
-            });
-            assert_eq!(&cluster.founding, found, "seed {}: two founding lists of one cluster", world.seed);
-            cluster.logs.insert(established.node_id);
-        }
-    }
-}
-
 impl World {
     pub(super) fn is_cut(&self, a: &str, b: &str) -> bool {
         self.cut.contains(&(a.min(b).to_owned(), a.max(b).to_owned()))
@@ -284,117 +256,6 @@ impl World {
     /// Why `name` is no member yet, as it would tell.
     pub(super) fn reason(&self, name: &str) -> Option<String> {
         self.nodes[name].process.as_ref().map(|process| process.reason.borrow().clone())
-    }
-
-    fn raft_runs(&self, cluster_id: u128, node_id: u64) -> bool {
-        self.nodes.values().any(|node| {
-            node.disk == node_id
-                && self.disks[&node_id].cluster_id == Some(cluster_id)
-                && node.process.as_ref().is_some_and(|process| process.raft)
-        })
-    }
-
-    fn leader(&mut self, cluster_id: u128) -> Option<u64> {
-        let members = self.clusters.get(&cluster_id)?.members.clone();
-        let up: Vec<&Member> = members.iter().filter(|member| self.raft_runs(cluster_id, member.node_id)).collect();
-        let voters_up = up.iter().filter(|member| member.voter).count();
-        let voters = members.iter().filter(|member| member.voter).count();
-        if voters_up <= voters / 2 {
-            return None;
-        }
-        let logs = &mut self.clusters.get_mut(&cluster_id)?.logs;
-        let leader = up.iter().find(|member| member.voter && logs.contains(&member.node_id))?.node_id;
-        logs.extend(up.iter().map(|member| member.node_id));
-        Some(leader)
-    }
-
-    fn members_known_to(&self, cluster_id: u128, node_id: u64) -> Vec<Member> {
-        let cluster = self.clusters.get(&cluster_id).filter(|cluster| cluster.logs.contains(&node_id));
-        cluster.map(|cluster| cluster.members.clone()).unwrap_or_default()
-    }
-
-    fn standing(&mut self, name: &str) -> Option<Standing> {
-        let process = self.nodes[name].process.as_ref()?;
-        let before_raft = process.founder.standing();
-        let (raft, node_id) = (process.raft, self.nodes[name].disk);
-        let Standing::Member { cluster_id, .. } = before_raft else { return Some(before_raft) };
-        let leader = self.leader(cluster_id);
-        let members = self.members_known_to(cluster_id, node_id);
-        if !raft || members.is_empty() {
-            return Some(before_raft);
-        }
-        Some(Standing::Member { cluster_id, members, leader })
-    }
-
-    fn join(&mut self, name: &str, ask: &JoinAsk) -> JoinAnswer {
-        if self.harsh && self.rng.random_bool(0.1) {
-            return JoinAnswer::Busy { reason: "just so".into() };
-        }
-        let me = self.nodes[name].disk;
-        let Some(cluster_id) = self.disks[&me].cluster_id.filter(|id| self.raft_runs(*id, me)) else {
-            return JoinAnswer::Busy { reason: "no member yet".into() };
-        };
-        let leader = self.leader(cluster_id);
-        let members = self.members_known_to(cluster_id, me);
-        if leader != Some(me) {
-            return JoinAnswer::NotLeader { leader: members.into_iter().find(|member| Some(member.node_id) == leader) };
-        }
-        let heard: Vec<u64> =
-            members.iter().map(|member| member.node_id).filter(|id| self.raft_runs(cluster_id, *id)).collect();
-        let view = JoinView {
-            cluster_id,
-            leader: me,
-            peer_names: &self.nodes[name].place.peer_names,
-            members: &members,
-            changing: false,
-            heard: &heard,
-            matched: self.raft_runs(cluster_id, ask.node_id).then_some(10),
-            last_log: 10,
-            max_lag: 0,
-        };
-        match plan(&view, ask) {
-            JoinStep::AlreadyVoter => JoinAnswer::Voter,
-            JoinStep::WaitCatchUp => JoinAnswer::Learner,
-            JoinStep::Refuse(reason) => JoinAnswer::Refused { reason },
-            JoinStep::Busy(reason) => JoinAnswer::Busy { reason },
-            JoinStep::AddLearner { replace } => {
-                let JoinAsk { node_id, name, addr, .. } = ask.clone();
-                self.change(cluster_id, &replace, Member { node_id, name, addr, voter: false });
-                JoinAnswer::Learner
-            }
-            JoinStep::Swap { remove, add } => {
-                let JoinAsk { name, addr, .. } = ask.clone();
-                self.change(cluster_id, &remove, Member { node_id: add, name, addr, voter: true });
-                JoinAnswer::Voter
-            }
-        }
-    }
-
-    /// What a leader does from time to time.
-    pub(super) fn remove_ghosts(&mut self) {
-        for cluster_id in self.live_clusters() {
-            if self.leader(cluster_id).is_none() {
-                continue;
-            }
-            let members = &self.clusters[&cluster_id].members;
-            let ids = members.iter().map(|member| member.node_id);
-            let heard: Vec<u64> = ids.filter(|id| self.raft_runs(cluster_id, *id)).collect();
-            let ghosts = ghosts(members, &heard);
-            if let Some(cluster) = self.clusters.get_mut(&cluster_id) {
-                cluster.members.retain(|member| !ghosts.contains(&member.node_id));
-            }
-        }
-    }
-
-    fn change(&mut self, cluster_id: u128, remove: &[u64], member: Member) {
-        let seed = self.seed;
-        let members = &mut self.clusters.get_mut(&cluster_id).unwrap().members;
-        members.retain(|old| !remove.contains(&old.node_id) && old.node_id != member.node_id);
-        members.push(member);
-        let voters: Vec<&str> =
-            members.iter().filter(|member| member.voter).map(|member| member.name.as_str()).collect();
-        let names: BTreeSet<&str> = voters.iter().copied().collect();
-        assert_eq!(names.len(), voters.len(), "seed {seed}: two voters of one name: {members:?}");
     }
 }
 

@@ -25,7 +25,8 @@ impl Edge {
         caller: Option<Instant>,
     ) -> Response<LookupRouteResponse> {
         let view = self.node.view();
-        let answer = self.answer(&view, &message, started, caller);
+        let mut answer = self.answer(&view, &message, started, caller);
+        self.credits.leave(std::mem::take(&mut answer.credits));
         let (reason, hint_used) = (answer.reason, !answer.scores.is_empty());
         let known = view.knows_model(&message.model_id);
         let applied_index = view.published().applied_index;

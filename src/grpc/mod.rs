@@ -3,6 +3,7 @@
 //! index; a lookup never waits for anything here.
 
 mod arrival;
+mod credits;
 mod deadline;
 mod health;
 mod lookup;
@@ -35,6 +36,7 @@ pub struct Edge {
     node: Node,
     vitals: Arc<Vitals>,
     metrics: Arc<Metrics>,
+    credits: credits::Credits,
     rank: RankConfig,
     max_token_ids: usize,
     max_unacked_bytes: usize,
@@ -57,6 +59,7 @@ impl Edge {
             node,
             vitals,
             metrics,
+            credits: credits::Credits::default(),
             rank: config.rank(),
             max_token_ids: usize::try_from(knobs.max_token_ids).unwrap_or(usize::MAX),
             max_unacked_bytes: knobs.max_unacked_bytes,
@@ -93,9 +96,12 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, closing: Cancellation
         .add_service(reflect().build_v1alpha()?);
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = server.serve_with_incoming_shutdown(incoming, closing.cancelled());
+    let drivers = async {
+        tokio::join!(health_driver, edge.credits.run(edge.node.clone(), edge.stopping.clone()));
+    };
     tokio::select! {
         served = serving => Ok(served?),
-        () = health_driver => Ok(()),
+        () = drivers => Ok(()),
     }
 }
 

@@ -83,3 +83,22 @@ async fn methods_and_paths_are_exact() {
     assert_eq!(server.internal("POST", "/policy", &oversized).await.0, 413);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn what_an_lfu_tenant_delivers_outlives_the_cap() {
+    let server = Server::with(&[("max_index_entries", "3")]).await;
+    policy(&server, &json!({"version": 7, "policies": [{"namespace": "t", "eviction": "lfu"}]})).await;
+    let mut client = server.client().await;
+    for hash in ["p1", "p2", "p3"] {
+        client.report_cache_state(tokio_stream::iter([update(hash, 100)])).await.unwrap();
+    }
+    let before = server.running.node.applied_index();
+    assert_eq!(client.lookup_route(lookup("p1")).await.unwrap().into_inner().reason_code, "PREFIX_MATCH");
+    eventually("the access is logged", async || server.running.node.applied_index() > before).await;
+    client.report_cache_state(tokio_stream::iter([update("p4", 100)])).await.unwrap();
+    assert_eq!(client.lookup_route(lookup("p1")).await.unwrap().into_inner().reason_code, "PREFIX_MATCH");
+    assert_eq!(client.lookup_route(lookup("p2")).await.unwrap().into_inner().reason_code, "AFFINITY_HINT");
+    let evicted = "inferencecache_index_evictions_total{algorithm=\"lfu\",reason=\"cap\"}";
+    assert_eq!(server.series(evicted).await, Some(1.0));
+    server.stop().await;
+}

@@ -8,12 +8,13 @@ mod snapshot;
 mod time;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use futures::StreamExt;
 use prefixd_index::command::Command;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
@@ -23,6 +24,8 @@ use tokio::sync::Semaphore;
 const MAX_POLICY_BYTES: usize = 1 << 20;
 /// Largest probe request.
 const MAX_PROBE_BYTES: usize = 4 << 10;
+/// Most that is read of a body beyond its limit.
+const MAX_FORGOTTEN_BYTES: usize = 8 << 20;
 /// Scans of the whole index at once.
 const MAX_SCANS: usize = 1;
 
@@ -107,9 +110,25 @@ fn allow(request: &Request, methods: &[Method], list: &'static str) -> Result<()
     Err(Refusal { allow: Some(list), ..refusal })
 }
 
-async fn body(request: Request<Body>, limit: usize, over: StatusCode) -> Result<Bytes, Refusal> {
-    let refused = |_| Refusal::new(over, format!("the body can't be read or is over {limit} bytes"));
-    to_bytes(request.into_body(), limit).await.map_err(refused)
+/// The whole body. Of one that is over the limit some more is read and forgotten, so that its sender gets to see the
+/// answer instead of a broken pipe.
+async fn body(request: Request<Body>, limit: usize, over: StatusCode) -> Result<Vec<u8>, Refusal> {
+    let mut read = 0;
+    let mut kept = Vec::new();
+    let mut chunks = request.into_body().into_data_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error))?;
+        read += chunk.len();
+        if read <= limit {
+            kept.extend_from_slice(&chunk);
+        } else if read > limit + MAX_FORGOTTEN_BYTES {
+            break;
+        }
+    }
+    if read > limit {
+        return Err(Refusal::new(over, format!("the body is over {limit} bytes")));
+    }
+    Ok(kept)
 }
 
 fn broken(error: impl ToString) -> Refusal {

@@ -14,6 +14,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 const TICK: Duration = Duration::from_millis(100);
 /// Sweeps in a row while there is more to remove, before others get a turn.
 const SWEEPS_A_TURN: usize = 64;
+/// Between looks at members that nobody will ask for again.
+const GHOST_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes of log after the last snapshot that trigger the next one.
 const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 
@@ -42,6 +44,7 @@ async fn lead(inner: Arc<Inner>) {
     let mut ticker = ticker(TICK);
     let timing = inner.config.timing.clone();
     let (mut next_sweep, mut next_audit) = (Instant::now() + timing.sweep_interval, Instant::now() + timing.audit_interval);
+    let mut next_look = Instant::now() + GHOST_INTERVAL;
     let mut warned: Option<ClusterMeta> = None;
     while ticked(&inner, &mut ticker).await {
         let summary = inner.core.published.summary();
@@ -62,6 +65,10 @@ async fn lead(inner: Arc<Inner>) {
                     break;
                 }
             }
+        }
+        if now >= next_look {
+            next_look = now + GHOST_INTERVAL;
+            inner.lay_ghosts().await;
         }
         if now >= next_audit {
             next_audit = now + timing.audit_interval;

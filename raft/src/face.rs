@@ -1,7 +1,6 @@
 //! What a node is configured with and what it tells its owner: plain values, no openraft type.
 
 use prefixd_index::command::ClusterMeta;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -206,7 +205,7 @@ pub struct NodeStatus {
     pub wall_us: u64,
     /// Wall clock minus cluster time in microseconds: the skew that the clock alert watches.
     pub clock_skew_us: i64,
-    /// Milliseconds since this node last knew that it was current (heard of a leader); 0 on the leader.
+    /// Milliseconds since this node last knew that it was current (see [`crate::Node::stale_ms`]).
     pub stale_ms: u64,
     /// Ready to answer.
     pub ready: bool,
@@ -267,11 +266,4 @@ pub struct NodeFigures {
     pub evictions_lfu_ttl: u64,
     /// Prefixes removed over quota, by tenant.
     pub tenant_evictions: Vec<(String, u64)>,
-}
-
-/// Where a node's port was bound.
-#[derive(Copy, Clone, Debug)]
-pub struct Bound {
-    /// The node port.
-    pub node_addr: SocketAddr,
 }

@@ -1,7 +1,7 @@
 //! The leader's side of joining: carries out what the plan says, one change at a time.
 
 use crate::calls::{cluster_id, join_to_wire};
-use crate::membership::{JoinAnswer, JoinAsk, JoinStep, JoinView, Member, plan};
+use crate::membership::{JoinAnswer, JoinAsk, JoinStep, JoinView, Member, ghosts, plan};
 use crate::node::{Inner, Raft};
 use crate::types::{MemberNode, TypeConfig, wire_members};
 use openraft::Instant as _;
@@ -92,11 +92,34 @@ impl Inner {
         }
     }
 
-    /// Ids whose heartbeats were answered within the longest election timeout.
+    /// Takes dead disks out of the membership whose place was taken. For the leader, from time to time.
+    pub(crate) async fn lay_ghosts(&self) {
+        let Some((_, raft)) = self.member() else { return };
+        let Ok(_one_at_a_time) = self.changing.try_lock() else { return };
+        let metrics = raft.metrics().borrow_watched().clone();
+        if metrics.state != ServerState::Leader || changing(&metrics) {
+            return;
+        }
+        let members = wire_members(metrics.membership_config.membership());
+        let members: Vec<Member> = members.into_iter().map(crate::calls::member_from_wire).collect();
+        let gone: BTreeSet<u64> = ghosts(&members, &self.heard_ids(&metrics)).into_iter().collect();
+        if gone.is_empty() {
+            return;
+        }
+        tracing::warn!(removed = ?gone, "learners whose place was taken by a later disk leave the membership");
+        let removed = raft.change_membership(ChangeMembers::RemoveNodes(gone), true);
+        match tokio::time::timeout(self.config.timing.propose_timeout, removed).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "they could not be removed now"),
+            Err(_) => tracing::warn!("they could not be removed in time"),
+        }
+    }
+
+    /// The ids of this node and of those that answered a heartbeat within the longest election timeout.
     fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
         let recent = self.config.timing.election_max;
         let heard = metrics.heartbeat.iter().flatten();
-        heard.filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent)).map(|(id, _)| *id).collect()
+        heard.filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent)).map(|(id, _)| *id).chain([metrics.id]).collect()
     }
 }
 

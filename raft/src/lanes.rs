@@ -33,10 +33,13 @@ pub(crate) trait Carrier: Send + Sync + 'static {
     fn applied(&self, index: u64, until: Instant) -> impl Future<Output = bool> + Send;
 }
 
+/// Who waits for a submission.
+type Reply = oneshot::Sender<Result<u64, SubmitError>>;
+
 struct Submission {
     deltas: Vec<Delta>,
     bytes: usize,
-    reply: oneshot::Sender<Result<u64, SubmitError>>,
+    reply: Reply,
 }
 
 /// The way into the lanes.
@@ -214,7 +217,7 @@ impl<C: Carrier> Lane<C> {
     }
 
     /// Joins what waits into one batch. Callers that have gone are joined all the same: what was taken in is applied.
-    fn gather(&mut self, first: Submission) -> (Vec<Delta>, usize, Vec<oneshot::Sender<Result<u64, SubmitError>>>) {
+    fn gather(&mut self, first: Submission) -> (Vec<Delta>, usize, Vec<Reply>) {
         let (mut deltas, mut bytes, mut replies) = (first.deltas, first.bytes, vec![first.reply]);
         while bytes < self.limits.batch_bytes {
             let Ok(next) = self.queue.try_recv() else { break };
@@ -234,7 +237,7 @@ impl<C: Carrier> Lane<C> {
         &self,
         outcome: Result<u64, SubmitError>,
         until: Instant,
-        replies: Vec<oneshot::Sender<Result<u64, SubmitError>>>,
+        replies: Vec<Reply>,
     ) {
         let carrier = self.carrier.clone();
         tokio::spawn(async move {

@@ -29,7 +29,7 @@ mod start;
 mod types;
 
 pub use face::{
-    BootstrapMode, Bound, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
     SubmitError, Timing,
 };
 pub use node::Node;

@@ -373,7 +373,7 @@ impl Node {
     }
 
     /// Milliseconds since this node last knew that it was current: on a follower, since a leader spoke; on the
-    /// leader, since a quorum did. `u64::MAX` before the first time.
+    /// leader, since a quorum did; before the first time, since it started.
     pub fn stale_ms(&self) -> u64 {
         self.inner.stale_ms()
     }
@@ -432,7 +432,8 @@ impl Node {
 
 impl Inner {
     pub(crate) fn stale_ms(&self) -> u64 {
-        let Some((_, raft)) = self.member() else { return u64::MAX };
+        let never = self.core.published.mono_us() / 1_000;
+        let Some((_, raft)) = self.member() else { return never };
         let millis = |since: Duration| u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let metrics = raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -441,10 +442,10 @@ impl Inner {
             return match metrics.last_quorum_acked {
                 _ if alone => 0,
                 Some(at) => millis(at.elapsed()),
-                None => u64::MAX,
+                None => never,
             };
         }
-        self.heard().at.map_or(u64::MAX, |at| millis(at.elapsed()))
+        self.heard().at.map_or(never, |at| millis(at.elapsed()))
     }
 
     fn status(&self) -> NodeStatus {
@@ -488,7 +489,7 @@ impl Inner {
             ..NodeStatus::default()
         };
         if let Some(metrics) = metrics {
-            fill_from_raft(&mut status, &metrics);
+            fill_from_raft(&mut status, &metrics, &self.dialer);
         }
         status
     }
@@ -545,7 +546,7 @@ fn successor(own_id: u64, metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
         .map(|(_, id)| id)
 }
 
-fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>) {
+fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>, dialer: &Dialer) {
     let membership = metrics.membership_config.membership();
     status.term = metrics.current_term;
     status.leader = metrics.current_leader;
@@ -564,8 +565,8 @@ fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>) {
         .map(|member| MemberStatus {
             lag: lag(metrics, member.node_id),
             node_id: member.node_id,
+            node_addr: dialer.addr(&member.name, &member.node_addr).to_owned(),
             name: member.name,
-            node_addr: member.node_addr,
             voter: member.voter,
         })
         .collect();

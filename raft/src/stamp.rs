@@ -11,6 +11,9 @@ use tokio::task::JoinSet;
 /// How long peers may take to tell their clocks.
 const CLOCK_WAIT: Duration = Duration::from_millis(300);
 
+/// Pause before the clocks are asked for again.
+const CLOCK_PAUSE: Duration = Duration::from_millis(100);
+
 /// Gives stamps, in one task at a time.
 #[derive(Default)]
 pub(crate) struct Stamps {
@@ -19,9 +22,9 @@ pub(crate) struct Stamps {
 
 #[derive(Default)]
 struct Led {
-    /// The term whose election was followed by a clock check.
+    /// The term that the stamper belongs to.
     term: u64,
-    stamper: Option<Stamper>,
+    stamper: Stamper,
 }
 
 impl Stamps {
@@ -29,17 +32,24 @@ impl Stamps {
     pub(crate) async fn next(&self, node: &Inner) -> u64 {
         let mut led = self.led.lock().await;
         let term = node.term();
-        let mono_us = node.core.published.mono_us();
-        let base = node.core.published.now_us();
-        if led.stamper.is_none() || led.term != term {
-            let mut stamper = Stamper::new(base, mono_us);
-            stamper.elected(median_of_quorum(node).await, node.core.published.mono_us());
-            *led = Led { term, stamper: Some(stamper) };
+        if led.term != term {
+            let published = &node.core.published;
+            let mut stamper = Stamper::new(published.now_us(), published.mono_us());
+            stamper.elected(None, published.mono_us());
+            *led = Led { term, stamper };
         }
-        match &mut led.stamper {
-            Some(stamper) => stamper.stamp(wall_us(), node.core.published.mono_us()),
-            None => base,
+        while led.stamper.wants_median() && node.term() == term {
+            if let Some(median_us) = median_of_quorum(node).await {
+                led.stamper.median(median_us, node.core.published.mono_us());
+            } else if node.core.published.now_us() > 0 {
+                // Time goes on as it did; the next stamp asks again.
+                break;
+            } else {
+                // A new cluster has no time yet, and must not begin at 0. No quorum commits anything meanwhile.
+                tokio::time::sleep(CLOCK_PAUSE).await;
+            }
         }
+        led.stamper.stamp(wall_us(), node.core.published.mono_us())
     }
 }
 

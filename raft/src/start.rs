@@ -20,6 +20,7 @@ use crate::stamp::Stamps;
 use crate::types::{MemberNode, log_pos, wire_members};
 use crate::{admin, service};
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::error::{InitializeError, RaftError};
 use prefixd_index::Index;
 use prefixd_storage::{DataDir, Identity, LogFile, LogOptions, LogStore, RedbLog, SnapshotStore};
 use rand::SeedableRng;
@@ -328,8 +329,10 @@ async fn run_place(
             .iter()
             .map(|(name, id)| (*id, MemberNode { name: name.clone(), addr: String::new() }))
             .collect();
-        if let Err(error) = raft.initialize(members).await {
-            tracing::debug!(%error, "Raft was initialised before");
+        match raft.initialize(members).await {
+            // Not allowed: its log or its vote says that it was initialised before.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(format!("the founding list was not taken: {error}")),
         }
         let keeper = inner.founder.clone();
         let founded = tokio::task::spawn_blocking(move || keeper.founded()).await;

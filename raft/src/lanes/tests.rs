@@ -1,7 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use super::*;
-use crate::types::Reply;
 use prefixd_index::delta::{Event, EventKind};
 use std::sync::Mutex;
 
@@ -22,7 +21,7 @@ impl Carrier for Script {
         let batch = &batches[0];
         self.seen.lock().unwrap().push((batch.session, batch.sequence, batch.deltas.len()));
         let answer = self.answers.lock().unwrap().pop().unwrap_or(Ok(1));
-        answer.map(|index| Done { index, reply: Reply::default() })
+        answer.map(|index| Done { index, reply: crate::types::Reply::default() })
     }
 
     async fn applied(&self, _index: u64, _until: Instant) -> bool {

@@ -77,7 +77,8 @@ impl Cluster {
                 statuses.extend(node.status().await);
             }
             let running = self.nodes.iter().filter(|node| node.child.is_some()).count();
-            let leader = statuses.first().and_then(|status| status.leader);
+            // The leader must be one that runs: survivors name a dead one until their election timeout.
+            let leader = statuses.iter().find(|status| status.role == "leader").map(|status| status.node_id);
             if statuses.len() == running
                 && leader.is_some()
                 && statuses.iter().all(|status| status.ready && status.leader == leader)
@@ -181,18 +182,6 @@ impl Node {
         }
     }
 
-    /// Waits for the process to end by itself.
-    pub async fn ended(&mut self) -> std::process::ExitStatus {
-        let mut child = self.child.take().expect("a running node");
-        let began = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(began.elapsed() < PATIENCE, "{} runs on:\n{}", self.name, self.log_tail());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
 
     /// Removes everything that the node ever stored.
     pub fn empty_disk(&mut self) {

@@ -51,7 +51,10 @@ async fn nothing_acknowledged_is_lost_when_nodes_are_killed() {
         kill_and_restart(&mut cluster, &alive, &[(leader + 1) % NODES]).await;
         producers[leader].flows(5, &cluster).await;
         let leader = cluster.leader().await;
+        let term = cluster.nodes[leader].status().await.unwrap().term;
         kill_and_restart(&mut cluster, &alive, &[leader]).await;
+        let next = cluster.nodes[(leader + 1) % NODES].status().await.unwrap();
+        assert!(next.term > term, "the leader was killed and no other was elected: {next:?}");
         producers[(leader + 1) % NODES].flows(5, &cluster).await;
         kill_and_restart(&mut cluster, &alive, &[0, 1, 2]).await;
         println!("round {} of {total}: {:.1} s", round + 1, began.elapsed().as_secs_f64());

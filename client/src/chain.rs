@@ -15,10 +15,8 @@ pub struct Chain {
 impl Chain {
     /// The fingerprints of the full blocks of `tokens`; a partial block at the end is left out, as engines do.
     pub fn from_tokens(tokens: &[u32], block_tokens: NonZeroUsize) -> Self {
-        let hashes: Vec<Vec<u8>> = fingerprint::chain(tokens, block_tokens.get())
-            .into_iter()
-            .map(|hash| fingerprint::to_bytes(hash).to_vec())
-            .collect();
+        let hashes: Vec<Vec<u8>> =
+            fingerprint::chain(tokens, block_tokens.get()).map(|hash| fingerprint::to_bytes(hash).to_vec()).collect();
         Self::from_hashes(hashes, i32::try_from(block_tokens.get()).unwrap_or(i32::MAX))
     }
 

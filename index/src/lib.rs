@@ -15,6 +15,10 @@ pub mod policy;
 pub mod snapshot;
 pub mod view;
 
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests;
+
 pub use applied::{Applied, AuditResult, BatchOutcome, Evictions, Totals};
 pub use engine::Index;
 pub use lookup::{LookupAnswer, LookupRequest, Prompt, RankConfig, Reason, ReplicaScore};

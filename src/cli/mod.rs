@@ -1,6 +1,17 @@
 //! The command line: one binary, one subcommand a purpose. Each subcommand brings its own `Args` and an async `run`
 //! that returns the exit code: 0 for success, 1 for failure, 2 for a wrong use.
 
+pub mod dev;
+mod input;
+pub mod lookup;
+mod print;
+pub mod replay;
+pub mod report;
+mod scope;
+mod table;
+mod target;
+mod wire_json;
+
 use crate::config::ServeArgs;
 use crate::{ctl, serve};
 use clap::{Parser, Subcommand};
@@ -22,12 +33,27 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Ask a node how it is, by its node port.
     Ctl(ctl::Args),
+    /// Run a cluster of real processes on this machine.
+    Dev(dev::Args),
+    /// Ask which replicas hold a prompt's prefix.
+    Lookup(lookup::Args),
+    /// Say what a replica's cache holds.
+    Report(report::Args),
+    /// Replay a request trace against simulated engines.
+    Replay(replay::Args),
 }
 
 /// Runs one subcommand to its end.
 pub async fn run(command: Command) -> ExitCode {
     match command {
-        Command::Serve(args) => serve::run(*args).await,
+        Command::Serve(args) => {
+            dev::exit_with_parent();
+            serve::run(*args).await
+        }
         Command::Ctl(args) => ctl::run(args).await,
+        Command::Dev(args) => dev::run(args).await,
+        Command::Lookup(args) => lookup::run(args).await,
+        Command::Report(args) => report::run(args).await,
+        Command::Replay(args) => replay::run(args).await,
     }
 }

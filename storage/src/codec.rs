@@ -113,7 +113,7 @@ pub fn encode<T: Serialize + ?Sized>(magic: Magic, version: u16, value: &T) -> R
 
 /// Checks an envelope and returns its version and body. Use this, then [`decode_body`], where several
 /// versions with different shapes are readable.
-pub fn unwrap(magic: Magic, versions: RangeInclusive<u16>, bytes: &[u8]) -> Result<(u16, &[u8]), CodecError> {
+pub fn open_envelope(magic: Magic, versions: RangeInclusive<u16>, bytes: &[u8]) -> Result<(u16, &[u8]), CodecError> {
     let torn = |expected| CodecError::Torn { found: bytes.len(), expected };
     let found = *bytes.first_chunk::<4>().ok_or_else(|| torn(OVERHEAD_BYTES))?;
     if found != magic {
@@ -148,14 +148,14 @@ pub fn decode_body<T: DeserializeOwned>(body: &[u8], limit: usize) -> Result<T, 
     options(limit).deserialize(body).map_err(|error| CodecError::Malformed(error.to_string()))
 }
 
-/// [`unwrap`] and [`decode_body`] in one, for a format whose readable versions share one shape.
+/// [`open_envelope`] and [`decode_body`] in one, for a format whose readable versions share one shape.
 pub fn decode_within<T: DeserializeOwned>(
     magic: Magic,
     versions: RangeInclusive<u16>,
     bytes: &[u8],
     limit: usize,
 ) -> Result<T, CodecError> {
-    let (_, body) = unwrap(magic, versions, bytes)?;
+    let (_, body) = open_envelope(magic, versions, bytes)?;
     decode_body(body, limit)
 }
 
@@ -190,7 +190,7 @@ mod tests {
     fn comes_back_as_it_went_in() {
         let bytes = encode(MAGIC, 3, &sample()).unwrap();
         assert_eq!(decode::<Sample>(MAGIC, 1..=3, &bytes).unwrap(), sample());
-        assert_eq!(unwrap(MAGIC, 3..=9, &bytes).unwrap().0, 3);
+        assert_eq!(open_envelope(MAGIC, 3..=9, &bytes).unwrap().0, 3);
     }
 
     #[test]

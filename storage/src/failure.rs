@@ -57,10 +57,11 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Tells a full disk from everything else that an I/O call may say.
+/// Tells a full disk, and a file that ends too soon, from everything else that an I/O call may say.
 pub(crate) fn kind_of(error: &io::Error) -> FailureKind {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FailureKind::DiskFull,
+        io::ErrorKind::UnexpectedEof => FailureKind::Corrupt,
         _ => FailureKind::Io,
     }
 }

@@ -16,6 +16,11 @@ pub mod identity;
 pub mod log;
 pub mod snapshot;
 
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod measure_tests;
+
 pub use codec::CodecError;
 pub use data_dir::{DataDir, DataDirError, Presence, disk_free_bytes};
 pub use failure::{Failure, FailureKind};

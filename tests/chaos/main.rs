@@ -1,2 +1,11 @@
-#![expect(missing_docs, reason = "placeholder")]
-fn main() {}
+//! Whole nodes as real processes, killed for real. Each cluster has loopback addresses of its own, so that tests run
+//! beside each other without fixed ports. Rounds are few by default; PREFIXD_CHAOS_ROUNDS asks for more.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
+
+mod cluster;
+mod founding;
+mod kills;
+mod oracle;
+mod rejoin;
+mod replaying;

@@ -115,9 +115,10 @@ impl Index {
     }
 
     fn apply_event(&mut self, pins: &Pins<'_>, event: &Event, stamp_us: u64, applied: &mut Applied) {
-        let Some(member) = self.find_member(pins, &event.tenant, &event.model, &event.replica) else { return };
+        let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
         match &event.kind {
             EventKind::PrefixEvicted { hash, adapter } => {
+                let Some(member) = member else { return };
                 let key = BlockRef { domain: member.domain.id, hash };
                 let Some(block) = pins.tables.blocks.get(&key, &pins.blocks) else { return };
                 let named = block.groups().filter(|group| {
@@ -130,10 +131,16 @@ impl Index {
                 }
             }
             EventKind::AllCleared => {
-                self.retire(pins, &member);
+                if let Some(member) = member {
+                    self.retire(pins, &member);
+                }
                 applied.purged += self.purge(pins, self.slice_entries());
             }
-            EventKind::ReplicaUpdated { timestamp_us } => self.touch_stats(&member, clamp_us(*timestamp_us, stamp_us)),
+            EventKind::ReplicaUpdated { timestamp_us } => {
+                if let Some(member) = member {
+                    self.touch_stats(&member, clamp_us(*timestamp_us, stamp_us));
+                }
+            }
         }
     }
 }

@@ -2,13 +2,17 @@
 //! no network; the one random number that founding needs is an argument.
 //!
 //! Why two clusters can't come out of one peer list:
-//! - A disk holds at most one promise. It adopts a cluster only while it still holds the promise with which it was
-//!   seen, on one of two proofs: *unanimous*, when all founders of its promise were seen to hold it in two rounds, the
-//!   second begun after the first had ended; or *member*, when a live member of that cluster counts this disk in.
-//! - A promise is dropped only when a disk that it names is gone: another id answers under that name. A disk that is
-//!   gone can't answer in the second round; so if all founders of a list answer twice, nobody had dropped it when the
-//!   first round ended, and at that moment all of them held the same promise. No other list can have had such a moment
-//!   among the same names while any disk that adopted the first one lives: adopting and promising exclude each other.
+//! - A disk holds at most one promise, and a round of asking begins with a look at the own disk. What the round led to
+//!   is done only if the disk still holds what it held then. So whoever adopts a cluster because all founders were
+//!   seen to have promised its list L held L itself all the while.
+//! - Let p adopt L's cluster and q that of another list M of the same names, in rounds that began at s(p) and s(q). p
+//!   saw q with L after s(p), and q holds M from s(q) on, so s(p) < s(q); q saw p with M after s(q), and p holds L from
+//!   s(p) on, so s(q) < s(p). Both can't be. Where q's place in L is another disk, that disk lived after s(p) and was
+//!   gone before q came, and M, which names q, is younger than s(p): p never held it after. Likewise for p in M.
+//! - A promise is dropped only when another disk answers in a place that it names; a promise that came true is found
+//!   true by any member of its cluster, and a member never promises.
+//! - A disk that adopted nothing has voted for nobody. So it may adopt the cluster of a live member that counts it in,
+//!   whatever it promised or took back.
 //! - Lists of other names are refused, by the asked and by the asking. A promise binds to the names it was made with
 //!   even when the peer list is changed afterwards.
 //!
@@ -58,15 +62,6 @@ pub struct DiskState {
 /// By peer name, this node itself left out: what the peer answered, or why there is no answer.
 pub type Answers = BTreeMap<String, Result<PeerAnswer, String>>;
 
-/// What shows that a cluster may be adopted.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// All founders hold the same promise. Act on it only when two rounds in a row say so.
-    Unanimous,
-    /// A live member counts this disk in.
-    Member,
-}
-
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -92,8 +87,6 @@ pub enum Action {
         found: Option<Promise>,
         /// False: this disk is a learner there and must ask to be promoted.
         voter: bool,
-        /// What shows that it may.
-        proof: Proof,
     },
     /// Take the promise back: it can't come true.
     DropPromise {

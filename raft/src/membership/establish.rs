@@ -4,17 +4,18 @@
 //! waits are bounded and end early when a peer's call changes what this disk holds. What it waits for is published, so
 //! that readiness can show it, and logged once a change.
 
-use super::decide::{Action, Answers, DiskState, Place, Proof, decide};
+use super::decide::{Action, Answers, DiskState, Place, decide};
 use super::founder::{Disk, DiskFailure, Founder};
 use super::pace::{Backoff, Pace};
 use super::peers::{JoinAnswer, PeerAnswer, Peers, PromiseAnswer, Standing};
 use super::promise::Promise;
 use crate::face::Peer;
-use futures::future::join_all;
+use futures::future::{Either, join_all, select};
 use rand::{CryptoRng, RngExt};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 /// Rounds that may follow each other without a pause because each brought something new.
 const ROUNDS_AT_ONCE_MAX: u32 = 8;
@@ -81,16 +82,16 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
     pub async fn establish(&self, rng: &mut impl CryptoRng) -> Result<Established, NotEstablished> {
         let mut backoff = Backoff::new(&self.pace);
         let mut disk = self.founder.watch();
-        let mut unanimous = None;
         let mut rounds_at_once = 0;
         loop {
+            // Before anybody is asked: see [`super::decide`].
             let seen = disk.borrow_and_update().clone();
             if let Some(failure) = self.founder.failure() {
                 return Err(failure.into());
             }
             let answers = if seen.cluster_id.is_some() { Answers::new() } else { self.ask_all().await };
             let action = decide(&self.place, &seen, &answers, rng.random_range(1..=u128::MAX));
-            match self.act(&seen, action, &mut unanimous).await? {
+            match self.act(&seen, action).await? {
                 Step::Done(established) => {
                     self.note("");
                     return Ok(established);
@@ -101,10 +102,8 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
                 }
                 Step::Changed | Step::Idle => {
                     rounds_at_once = 0;
-                    let pause = backoff.pause(rng);
-                    if let Ok(changed) = timeout(pause, disk.changed()).await
-                        && changed.is_ok()
-                    {
+                    let pause = pin!(self.net.sleep(backoff.pause(rng)));
+                    if let Either::Left(_) = select(pin!(disk.changed()), pause).await {
                         backoff.reset();
                     }
                 }
@@ -131,13 +130,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
         foreign
     }
 
-    async fn act(
-        &self,
-        seen: &DiskState,
-        action: Action,
-        unanimous: &mut Option<u128>,
-    ) -> Result<Step, NotEstablished> {
-        let once_unanimous = unanimous.take();
+    async fn act(&self, seen: &DiskState, action: Action) -> Result<Step, NotEstablished> {
         match action {
             Action::Start { found } => Ok(self.done(seen, seen.cluster_id.unwrap_or_default(), found, false)),
             Action::FoundSolo(promise) => {
@@ -149,11 +142,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
                 self.adopt(seen, promise.cluster_id(), Some(promise), false)
             }
             Action::Propose { promise, to } => self.propose(seen, &promise, &to).await,
-            Action::Adopt { cluster_id, proof: Proof::Unanimous, .. } if once_unanimous != Some(cluster_id) => {
-                *unanimous = Some(cluster_id);
-                Ok(Step::Changed)
-            }
-            Action::Adopt { cluster_id, found, voter, .. } => self.adopt(seen, cluster_id, found, !voter),
+            Action::Adopt { cluster_id, found, voter } => self.adopt(seen, cluster_id, found, !voter),
             Action::DropPromise { reason } => {
                 tracing::warn!("this node takes its promise back: {reason}");
                 self.founder.drop_promise(seen)?;
@@ -179,8 +168,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
             }
         }
         let asked = self.peers.iter().filter(|peer| to.contains(&peer.name)).map(async |peer| {
-            let answer = timeout(self.pace.call_timeout, self.net.promise(peer, promise)).await;
-            match answer.unwrap_or_else(|_| Err("no answer in time".into())) {
+            match self.in_time(self.net.promise(peer, promise)).await {
                 Ok(PromiseAnswer::Promised) => None,
                 Ok(PromiseAnswer::Refused { reason, .. }) => Some(format!("{} refuses: {reason}", peer.name)),
                 Err(error) => Some(format!("{}: {error}", peer.name)),
@@ -234,11 +222,18 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
     async fn ask_all(&self) -> Answers {
         let others = self.peers.iter().filter(|peer| peer.name != self.place.name);
         let asked = others.map(async |peer| {
-            let answer = timeout(self.pace.call_timeout, self.net.status(peer)).await;
-            let answer = answer.unwrap_or_else(|_| Err("no answer in time".into()));
+            let answer = self.in_time(self.net.status(peer)).await;
             (peer.name.clone(), answer.and_then(|answer| plausible(peer, answer)))
         });
         join_all(asked).await.into_iter().collect()
+    }
+
+    /// The call's outcome, unless it takes too long.
+    pub(super) async fn in_time<T>(&self, call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        match select(pin!(call), pin!(self.net.sleep(self.pace.call_timeout))).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => Err("no answer in time".into()),
+        }
     }
 
     /// Publishes what is being waited for, and logs it when it is news.

@@ -87,6 +87,16 @@ pub fn plan(view: &JoinView<'_>, joiner: &JoinAsk) -> JoinStep {
     }
 }
 
+/// Learners to remove: disks that died before they were promoted and whose place is taken, since nobody will ask for
+/// them again. A join that was long under way can bring one back after its place was taken by the next disk. To be
+/// looked at by the leader from time to time, while no change is under way.
+pub fn ghosts(members: &[Member], heard: &[u64]) -> Vec<u64> {
+    let taken = |name: &str| members.iter().any(|m| m.voter && m.name == name && heard.contains(&m.node_id));
+    let ghosts =
+        members.iter().filter(|member| !member.voter && !heard.contains(&member.node_id) && taken(&member.name));
+    ghosts.map(|member| member.node_id).collect()
+}
+
 /// Why the joiner can never be let in as it is, if so.
 fn refusal(view: &JoinView<'_>, joiner: &JoinAsk) -> Option<String> {
     let JoinAsk { node_id, name, cluster_id, .. } = joiner;

@@ -7,7 +7,6 @@ use super::pace::Backoff;
 use super::peers::{JoinAnswer, JoinAsk, Peers};
 use crate::face::Peer;
 use rand::Rng;
-use tokio::time::{sleep, timeout};
 
 /// Redirects that are followed in one attempt.
 const REDIRECTS_MAX: usize = 3;
@@ -45,7 +44,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
                 Err(error) => format!("a learner; the leader is out of reach: {error}"),
             };
             self.note(&waiting);
-            sleep(backoff.pause(rng)).await;
+            self.net.sleep(backoff.pause(rng)).await;
         }
     }
 
@@ -76,8 +75,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
     async fn follow(&self, first: Peer, ask: &JoinAsk) -> Result<JoinAnswer, String> {
         let mut peer = first;
         for _ in 0..=REDIRECTS_MAX {
-            let answer = timeout(self.pace.call_timeout, self.net.join(&peer, ask)).await;
-            let answer = answer.unwrap_or_else(|_| Err("no answer in time".into()));
+            let answer = self.in_time(self.net.join(&peer, ask)).await;
             match answer.map_err(|error| format!("{} ({error})", peer.name))? {
                 JoinAnswer::NotLeader { leader: Some(leader) } if leader.name != peer.name => {
                     peer = self.peer_of(leader);

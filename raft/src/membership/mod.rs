@@ -20,12 +20,15 @@ pub mod pace;
 pub mod peers;
 pub mod promise;
 pub mod readiness;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+mod simulation;
 
 pub use clock::{ClusterClock, Stamper, median_wall_us};
-pub use decide::{Action, Answers, DiskState, Place, Proof, decide};
+pub use decide::{Action, Answers, DiskState, Place, decide};
 pub use establish::{Established, Newcomer, NotEstablished};
 pub use founder::{Disk, DiskFailure, Founder};
-pub use join_plan::{JoinStep, JoinView, plan};
+pub use join_plan::{JoinStep, JoinView, ghosts, plan};
 pub use joining::must_join;
 pub use member::Member;
 pub use pace::Pace;

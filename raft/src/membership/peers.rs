@@ -5,6 +5,7 @@ use super::member::Member;
 use super::promise::Promise;
 use crate::face::Peer;
 use std::future::Future;
+use std::time::Duration;
 
 /// Where a disk stands between empty and member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +91,7 @@ pub enum JoinAnswer {
 }
 
 /// Calls to one peer. Every call may fail, with a text for the log; the caller sets the timeout and drops the future
-/// when it has passed, in which case the call may still reach the peer.
+/// when it has passed, in which case the call may still reach the peer, at any time later.
 pub trait Peers: Send + Sync {
     /// Who are you and where do you stand.
     fn status(&self, peer: &Peer) -> impl Future<Output = Result<PeerAnswer, String>> + Send;
@@ -100,4 +101,9 @@ pub trait Peers: Send + Sync {
 
     /// Let me in.
     fn join(&self, peer: &Peer, ask: &JoinAsk) -> impl Future<Output = Result<JoinAnswer, String>> + Send;
+
+    /// Lets time pass. A simulation brings a clock of its own.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(duration)
+    }
 }

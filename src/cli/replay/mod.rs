@@ -20,6 +20,7 @@ use prefixd_proto::inferencecache as pb;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const LONG_ABOUT: &str = "\
@@ -166,6 +167,8 @@ async fn through_prefixd(
             if tokio::signal::ctrl_c().await.is_ok() {
                 stop.cancel();
                 eprintln!("prefixd replay: clearing up; once more to leave it");
+                // Who signals a whole process group may reach us twice for one wish.
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 if tokio::signal::ctrl_c().await.is_ok() {
                     std::process::exit(1);
                 }

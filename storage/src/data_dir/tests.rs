@@ -1,7 +1,10 @@
 //! Which directories are taken for what.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use super::*;
-use crate::log::{LogStore, Vote};
+use crate::log::{FaultHook, LogFile, LogStore, Vote};
 
 const UUID: u128 = 0xabc;
 
@@ -82,6 +85,49 @@ fn a_creation_that_was_cut_short_starts_over() {
     }
 }
 
+/// Lets a number of changes to the log's files pass and none after.
+struct PassOnly(AtomicI64);
+
+impl PassOnly {
+    fn pass(&self) -> io::Result<()> {
+        if self.0.fetch_sub(1, Ordering::SeqCst) > 0 { Ok(()) } else { Err(io::Error::other("stopped here")) }
+    }
+}
+
+impl FaultHook for PassOnly {
+    fn write(&self, _: LogFile, _: u64, _: &[u8]) -> io::Result<()> {
+        self.pass()
+    }
+    fn set_len(&self, _: LogFile, _: u64) -> io::Result<()> {
+        self.pass()
+    }
+    fn sync(&self, _: LogFile) -> io::Result<()> {
+        self.pass()
+    }
+}
+
+#[test]
+fn a_creation_that_stops_anywhere_starts_over() {
+    let mut stops = 0;
+    loop {
+        let home = tempfile::tempdir().unwrap();
+        let mut dir = DataDir::open(home.path()).unwrap();
+        let hook = Arc::new(PassOnly(AtomicI64::new(stops)));
+        let stopping = LogOptions { fault_hook: Some(hook), ..options(1) };
+        let stranger = Identity { store_uuid: 1, ..identity() };
+        if dir.create(&stranger, &stopping).is_ok() {
+            break;
+        }
+        drop(dir);
+        let mut dir = DataDir::open(home.path()).unwrap();
+        assert!(dir.presence().is_fresh(), "after {stops} changes");
+        dir.create(&identity(), &options(UUID)).unwrap();
+        dir.load(options).unwrap();
+        stops += 1;
+    }
+    assert!(stops > 10, "only {stops} changes");
+}
+
 #[test]
 fn a_lost_file_is_named() {
     for name in [MARK_FILE_NAME, STORE_FILE_NAME, IDENTITY_FILE_NAME] {
@@ -135,6 +181,22 @@ fn an_old_store_under_a_new_mark_is_refused() {
     let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the log is behind its mark"), "{error}");
     assert!(error.contains(&format!("move {} away", home.path().display())), "{error}");
+}
+
+#[test]
+fn a_later_release_is_named_and_nobody_is_sent_away() {
+    let home = lived_in();
+    let path = home.path().join(MARK_FILE_NAME);
+    let mut mark = fs::read(&path).unwrap();
+    for slot in [0, 4096] {
+        mark[slot + 4] = 9;
+        let checksum = xxhash_rust::xxh3::xxh3_64(&mark[slot..slot + 504]);
+        mark[slot + 504..slot + 512].copy_from_slice(&checksum.to_le_bytes());
+    }
+    fs::write(&path, mark).unwrap();
+    let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("format version 9 is not readable") && error.contains("start the release"), "{error}");
+    assert!(!error.contains("--bootstrap"), "{error}");
 }
 
 #[test]

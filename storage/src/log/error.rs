@@ -45,6 +45,14 @@ pub enum OpenError {
     /// The system did not let us: the disk is full, a call failed. Trying again later may succeed.
     #[error("{0}")]
     Failed(Failure),
+    /// A later release wrote it. The data is good, this release is too old for it.
+    #[error("{}: {version}: start the release that wrote it, or a later one", file.display())]
+    WrittenByLaterRelease {
+        /// The file in question.
+        file: PathBuf,
+        /// The version that was found, and those that can be read.
+        version: CodecError,
+    },
     /// What is on disk contradicts itself or what was promised. This disk can't be used again.
     #[error(
         "{}: {refusal}. What this node acknowledged can no longer be vouched for: stop this node, move {} away and \
@@ -86,7 +94,8 @@ pub enum Refusal {
         /// What is wrong with the second slot.
         second: CodecError,
     },
-    /// A slot of the mark, or the state row, was written by a release that this one does not understand.
+    /// A slot of the mark, or the state row, was written by a release that this one does not understand;
+    /// comes out as [`OpenError::WrittenByLaterRelease`].
     #[error("{0}")]
     UnsupportedVersion(CodecError),
     /// The files do not belong together.

@@ -208,7 +208,11 @@ fn check_records(
 }
 
 fn refused(dir: &Path, name: &str, refusal: Refusal) -> OpenError {
-    OpenError::Refused { file: dir.join(name), data_dir: dir.to_owned(), refusal }
+    let file = dir.join(name);
+    match refusal {
+        Refusal::UnsupportedVersion(version) => OpenError::WrittenByLaterRelease { file, version },
+        refusal => OpenError::Refused { file, data_dir: dir.to_owned(), refusal },
+    }
 }
 
 fn failed(operation: impl Into<String>, error: &io::Error) -> OpenError {

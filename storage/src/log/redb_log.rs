@@ -4,6 +4,7 @@
 //! memory from there and the rest from the store.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -114,7 +115,10 @@ impl RedbLog {
     fn read_store(&self, range: Range<u64>, max_bytes: usize) -> Result<Result<Vec<LogRecord>, Failure>, LogError> {
         let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
         match engine.as_ref() {
-            Some(engine) => Ok(read::read_store(engine, range, max_bytes).map_err(|error| self.read_failure(error))),
+            Some(engine) => {
+                let read = || read::read_store(engine, range, max_bytes).map_err(|error| self.read_failure(error));
+                Ok(guarded_read(read))
+            }
             None => {
                 drop(engine);
                 Err(self.gone())
@@ -139,9 +143,12 @@ impl RedbLog {
         }
         let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
         let engine = engine.as_ref().ok_or(Refused::Caller(inner.failure().unwrap_or(LogError::Closed)))?;
-        let found = read::read_store(engine, index..index.saturating_add(1), 0)
-            .and_then(|records| records.first().map(|record| record.pos).ok_or(ReadError::Missing { index }));
-        found.map_err(|error| Refused::Store(self.read_failure(error)))
+        let read = || {
+            read::read_store(engine, index..index.saturating_add(1), 0)
+                .and_then(|records| records.first().map(|record| record.pos).ok_or(ReadError::Missing { index }))
+                .map_err(|error| self.read_failure(error))
+        };
+        guarded_read(read).map_err(Refused::Store)
     }
 
     fn plan_truncation(&self, inner: &mut Inner, index: Option<u64>) -> Result<Option<Change>, Refused> {
@@ -286,6 +293,11 @@ impl Drop for RedbLog {
         // Whoever wants to know the outcome calls `close`; a failure was told to `on_fatal`.
         let _ = self.close();
     }
+}
+
+/// Damage that came after opening may still make the engine panic; that must not reach the caller.
+fn guarded_read<T>(read: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|payload| Err(Failure::panicked("a read", payload.as_ref())))
 }
 
 fn plan_purge(inner: &mut Inner, upto: LogPos) -> Result<Option<Change>, Refused> {

@@ -162,7 +162,6 @@ impl Generations {
 fn put_aside(dir: &Path, number: u64, path: &Path, reason: String) -> Result<SetAside, SnapshotError> {
     let aside = dir.join(format!("{BAD_PREFIX}{number:020}"));
     fs::rename(path, &aside).map_err(SnapshotError::io(path))?;
-    tracing::error!(path = %aside.display(), %reason, "a snapshot is no good and was set aside");
     let bad = numbered(dir, BAD_PREFIX)?;
     for (_, oldest) in &bad[..bad.len().saturating_sub(KEPT_BAD)] {
         fs::remove_dir_all(oldest).map_err(SnapshotError::io(oldest))?;

@@ -189,7 +189,7 @@ fn a_damaged_generation_is_never_offered() {
     for file in files(&pristine.path().join(&path)) {
         let name = file.strip_prefix(pristine.path()).unwrap();
         let bytes = fs::read(&file).unwrap();
-        let stride = if full { 1 } else { (bytes.len() / 12).max(1) };
+        let stride = (bytes.len() / if full { 4096 } else { 12 }).max(1);
         for at in (0..bytes.len()).step_by(stride) {
             let work = tempfile::tempdir().unwrap();
             copy(pristine.path(), work.path());
@@ -209,6 +209,41 @@ fn a_damaged_generation_is_never_offered() {
         older_is_offered(work.path(), &older, &format!("{} removed", name.display()));
     }
     println!("{tried} damages tried");
+}
+
+/// The other half of the next test, run by it in a process of its own: reads for ever.
+#[test]
+fn child_reads_until_killed() {
+    let Some(dir) = std::env::var_os("PREFIXD_TEST_CHILD_DIR") else { return };
+    loop {
+        let (store, _) = SnapshotStore::open(Path::new(&dir)).unwrap();
+        read(&store.latest().unwrap()).unwrap();
+    }
+}
+
+/// sled writes to its files when they are opened for reading. What it writes must be what is there.
+#[test]
+fn a_reader_that_is_killed_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = records(4, 150);
+    {
+        let (store, _) = open(dir.path());
+        take(&store, 1, &content);
+    }
+    for round in 0..12 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "snapshot::tests::child_reads_until_killed"])
+            .env("PREFIXD_TEST_CHILD_DIR", dir.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(5_000 + round * 1_700));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (store, set_aside) = open(dir.path());
+        assert!(set_aside.is_empty(), "round {round}: {set_aside:?}");
+        assert_eq!(read(&store.latest().unwrap()).unwrap(), content);
+    }
 }
 
 #[test]

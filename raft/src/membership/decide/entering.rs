@@ -1,6 +1,6 @@
 //! Entering: a peer is a member of a cluster, so none may be founded; this disk is counted in already, or asks.
 
-use super::{Action, Proof, Seen};
+use super::{Action, Seen};
 use crate::membership::member::{Member, quorum};
 use crate::membership::peers::Standing;
 
@@ -16,7 +16,7 @@ pub(super) fn enter(seen: &Seen<'_>, cluster_id: u128) -> Action {
             };
         }
         let found = seen.disk.promise.clone().filter(|promise| promise.cluster_id() == cluster_id);
-        return Action::Adopt { cluster_id, found, voter: counted.voter, proof: Proof::Member };
+        return Action::Adopt { cluster_id, found, voter: counted.voter };
     }
     match &seen.disk.promise {
         None => ask(seen, cluster_id),
@@ -29,7 +29,7 @@ pub(super) fn enter(seen: &Seen<'_>, cluster_id: u128) -> Action {
         Some(held) if leaders_members(seen).is_some() => {
             Action::DropPromise { reason: format!("the members of {held} have replaced this disk since") }
         }
-        Some(held) => Action::Adopt { cluster_id, found: Some(held.clone()), voter: true, proof: Proof::Member },
+        Some(held) => Action::Adopt { cluster_id, found: Some(held.clone()), voter: true },
     }
 }
 

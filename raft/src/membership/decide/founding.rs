@@ -1,6 +1,6 @@
 //! Founding: nobody that was reached is a member of a cluster.
 
-use super::{Action, Proof, Seen};
+use super::{Action, Seen};
 use crate::face::BootstrapMode;
 use crate::membership::peers::{PeerAnswer, Standing};
 use crate::membership::promise::Promise;
@@ -84,12 +84,7 @@ fn promised(seen: &Seen<'_>, held: &Promise) -> Action {
     let lacking: Vec<&PeerAnswer> =
         seen.answered().filter(|answer| answer.standing != Standing::Promised(held.clone())).collect();
     if silent.is_none() && lacking.is_empty() && seen.place.bootstrap == BootstrapMode::Peers {
-        return Action::Adopt {
-            cluster_id: held.cluster_id(),
-            found: Some(held.clone()),
-            voter: true,
-            proof: Proof::Unanimous,
-        };
+        return Action::Adopt { cluster_id: held.cluster_id(), found: Some(held.clone()), voter: true };
     }
     let able = lacking.iter().filter(|answer| held.node_id_of(&answer.name) == Some(answer.node_id));
     let to: Vec<String> = able.map(|answer| answer.name.clone()).collect();

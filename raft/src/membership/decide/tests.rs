@@ -92,10 +92,9 @@ fn words(action: &Action) -> (String, &str) {
             let text = format!("propose {} {} to {}", promise.cluster_id(), members.join(" "), to.join(","));
             (text.trim_end().to_owned(), "")
         }
-        Action::Adopt { cluster_id, found, voter, proof } => {
-            let proof = if *proof == Proof::Unanimous { "unanimous" } else { "member" };
+        Action::Adopt { cluster_id, found, voter } => {
             let found = if found.is_some() { " found" } else { "" };
-            (format!("adopt {cluster_id} {proof}{found} {}", if *voter { "voter" } else { "learner" }), "")
+            (format!("adopt {cluster_id}{found} {}", if *voter { "voter" } else { "learner" }), "")
         }
         Action::DropPromise { reason } => ("drop".into(), reason),
         Action::AskJoin { cluster_id, via } => (format!("ask {cluster_id} via {}", via.join(",")), ""),
@@ -147,7 +146,7 @@ fn alone() {
     let one = Place { bootstrap: BootstrapMode::Peers, ..solo(&["a"]) };
     assert_eq!(words(&decide(&one, &disk("", None), &none, FRESH)).0, "propose 6 a1 to");
     let promised = disk("", Some(Promise::new(6, vec![("a".into(), 1)]).unwrap()));
-    assert_eq!(words(&decide(&one, &promised, &none, FRESH)).0, "adopt 6 unanimous found voter");
+    assert_eq!(words(&decide(&one, &promised, &none, FRESH)).0, "adopt 6 found voter");
     let renamed = Place { peer_names: strings(&["a", "b"]), ..one };
     assert_eq!(words(&decide(&renamed, &promised, &none, FRESH)).0, "stop");
 }
@@ -200,7 +199,7 @@ fn check(mode: &str, me: &str, held: &str, theirs: [&str; 2]) {
                 && ids_hold
                 && (all_answered || disk.promise.is_some())
         }
-        Action::Adopt { cluster_id, proof: Proof::Unanimous, found, .. } => {
+        Action::Adopt { cluster_id, found, .. } if !a_member => {
             let held = disk.promise.as_ref();
             let same = |answer: &PeerAnswer| Some(&answer.standing) == held.cloned().map(Standing::Promised).as_ref();
             mode == "peers"
@@ -208,8 +207,8 @@ fn check(mode: &str, me: &str, held: &str, theirs: [&str; 2]) {
                 && held.is_some_and(|held| held.cluster_id() == *cluster_id)
                 && answers.values().all(|answer| answer.as_ref().is_ok_and(same))
         }
-        Action::Adopt { cluster_id, proof: Proof::Member, found, .. } => {
-            a_member && clusters.len() == 1 && found.as_ref().is_none_or(|found| found.cluster_id() == *cluster_id)
+        Action::Adopt { cluster_id, found, .. } => {
+            clusters.len() == 1 && found.as_ref().is_none_or(|found| found.cluster_id() == *cluster_id)
         }
         Action::DropPromise { .. } => disk.promise.is_some() && (a_member || all_answered),
         Action::AskJoin { via, .. } => a_member && clusters.len() == 1 && disk.promise.is_none() && !via.is_empty(),

@@ -114,3 +114,18 @@ fn one_change_at_a_time_and_one_cluster() {
         matches!(plan(&view, &stranger), Refuse(reason) if reason.contains("not 00000000000000000000000000000008"))
     );
 }
+
+#[test]
+fn dead_learners_of_a_taken_place() {
+    let rows: [(&str, &[u64], &[u64]); 5] = [
+        ("a1 b2 c3 c9?", &[1, 2, 3], &[9]),
+        // The voter is silent: the learner is to replace it and may be starting.
+        ("a1 b2 c3 c9?", &[1, 2], &[]),
+        ("a1 b2 c3 c9?", &[1, 2, 3, 9], &[]),
+        ("a1 b2 d4?", &[1, 2], &[]),
+        ("a1 a7? b2 b8? c3", &[1, 2, 3], &[7, 8]),
+    ];
+    for (text, heard, expected) in rows {
+        assert_eq!(ghosts(&members(text), heard), expected, "{text}, heard of {heard:?}");
+    }
+}

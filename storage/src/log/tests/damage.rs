@@ -6,11 +6,14 @@
 use std::fs;
 use std::path::Path;
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
 use super::super::conformance::{all, append, pos, run_of};
 use super::super::{
     LogOptions, LogRecord, LogState, LogStore, MARK_FILE_NAME, OpenError, RedbLog, STORE_FILE_NAME, Vote,
 };
-use super::{create, options};
+use super::{create, options, rounds, seed};
 
 /// A log as it lies on disk, and what it must be.
 struct Subject {
@@ -101,7 +104,8 @@ fn try_all(closed: bool) {
         damaged[at] ^= 1 << (at % 8);
         count(subject.comes_back(dir.path(), mark, &damaged, &format!("store flipped at {at}")));
     }
-    for at in places(store, 100, 100) {
+    let ends = (0..store.len()).step_by(4096);
+    for at in places(store, 100, 100).into_iter().chain(ends) {
         count(subject.comes_back(dir.path(), mark, &store[..at], &format!("store cut to {at}")));
     }
     println!(
@@ -112,6 +116,47 @@ fn try_all(closed: bool) {
         unaffected + refused
     );
     assert!(unaffected > 0 && refused > 0);
+}
+
+/// Larger damage: stretches zeroed, filled with noise, or replaced by another part of the file or by
+/// what was there when the log was young.
+#[test]
+fn larger_damage_is_noticed_as_well() {
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let subject = Subject::make(true);
+    let young = {
+        let dir = tempfile::tempdir().unwrap();
+        create(dir.path());
+        fs::read(dir.path().join(STORE_FILE_NAME)).unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut unaffected, mut refused) = (0, 0);
+    for round in 0..rounds("PREFIXD_DAMAGE_ROUNDS", 300) {
+        let mut files = [subject.mark.clone(), subject.store.clone()];
+        let bytes = &mut files[usize::from(random.random_bool(0.8))];
+        let unit = [1, 64, 512, 4096][random.random_range(0..4)];
+        let length = (unit * random.random_range(1..5)).min(bytes.len());
+        let at = random.random_range(0..=bytes.len() - length) / unit * unit;
+        let kind = random.random_range(0..4);
+        match kind {
+            0 => bytes[at..at + length].fill(0),
+            1 => random.fill(&mut bytes[at..at + length]),
+            2 => {
+                let from = random.random_range(0..=bytes.len() - length) / unit * unit;
+                bytes.copy_within(from..from + length, at);
+            }
+            _ => {
+                let length = length.min(young.len());
+                let at = at.min(young.len() - length);
+                bytes[at..at + length].copy_from_slice(&young[at..at + length]);
+            }
+        }
+        let what = format!("seed {seed} round {round}: {length} bytes at {at}, kind {kind}");
+        let [mark, store] = &files;
+        *if subject.comes_back(dir.path(), mark, store, &what) { &mut unaffected } else { &mut refused } += 1;
+    }
+    println!("{unaffected} unaffected or repaired, {refused} refused");
 }
 
 #[test]

@@ -1,0 +1,257 @@
+//! A cluster of `prefixd serve` processes and what a test does to it.
+
+use prefixd_proto::admin::admin_client::AdminClient;
+use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse};
+use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+
+/// Longest wait for a condition that a healthy cluster reaches in a second or two; CI machines stall.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+
+/// One node: its place, whether it runs or not.
+pub struct Node {
+    pub name: String,
+    pub host: String,
+    pub dir: PathBuf,
+    peers: Vec<String>,
+    flags: Vec<String>,
+    child: Option<Child>,
+    starts: u32,
+}
+
+/// Nodes of one test, ended when it ends.
+pub struct Cluster {
+    pub nodes: Vec<Node>,
+    root: TempDir,
+}
+
+/// An address of 127.0.0.0/8 that no other test process and no other cluster of this one uses.
+fn host(cluster: u32, node: u32) -> String {
+    let process = std::process::id();
+    let (high, low) = (1 + process / 200 % 250, 1 + process % 200);
+    format!("127.{high}.{low}.{}", 1 + (cluster * 16 + node) % 254)
+}
+
+impl Cluster {
+    /// Nodes named n0.. that all know each other; none runs yet.
+    pub fn new(size: u32, flags: &[&str]) -> Self {
+        let lists: Vec<Vec<u32>> = (0..size).map(|_| (0..size).collect()).collect();
+        Self::with_lists(&lists, flags)
+    }
+
+    /// One node a list; each list holds the numbers of the nodes that it is started with as peers.
+    pub fn with_lists(lists: &[Vec<u32>], flags: &[&str]) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let nodes = lists.iter().zip(0..).map(|(list, i)| Node {
+            name: format!("n{i}"),
+            host: host(number, i),
+            dir: root.path().join(format!("n{i}")),
+            peers: list.iter().map(|j| format!("n{j}={}:9091", host(number, *j))).collect(),
+            flags: flags.iter().map(ToString::to_string).collect(),
+            child: None,
+            starts: 0,
+        });
+        Self { nodes: nodes.collect(), root }
+    }
+
+    /// Starts every node that does not run.
+    pub fn start_all(&mut self) {
+        self.nodes.iter_mut().for_each(Node::start);
+    }
+
+    /// Waits until every running node is ready and knows the same leader.
+    pub async fn settle(&mut self) -> Vec<StatusResponse> {
+        let began = Instant::now();
+        loop {
+            let mut statuses = Vec::new();
+            for node in self.nodes.iter_mut().filter(|node| node.child.is_some()) {
+                node.assert_runs();
+                statuses.extend(node.status().await);
+            }
+            let running = self.nodes.iter().filter(|node| node.child.is_some()).count();
+            let leader = statuses.first().and_then(|status| status.leader);
+            if statuses.len() == running
+                && leader.is_some()
+                && statuses.iter().all(|status| status.ready && status.leader == leader)
+            {
+                return statuses;
+            }
+            assert!(began.elapsed() < PATIENCE, "no settled cluster: {statuses:#?}\n{}", self.logs());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The number of the node that leads.
+    pub async fn leader(&mut self) -> usize {
+        let statuses = self.settle().await;
+        let leader = statuses.iter().find(|status| Some(status.node_id) == status.leader).unwrap();
+        self.nodes.iter().position(|node| node.name == leader.node_name).unwrap()
+    }
+
+    /// Waits until all nodes have applied the same index, and compares their digests there.
+    pub async fn assert_digests_equal(&mut self) -> u64 {
+        let began = Instant::now();
+        loop {
+            let statuses = self.settle().await;
+            let index = statuses.iter().map(|status| status.applied_index).min().unwrap();
+            let mut digests = Vec::new();
+            for node in &self.nodes {
+                digests.push(node.digest(index).await);
+            }
+            // A node that was restarted or got a snapshot may not remember that index: a later one will do.
+            if digests.iter().all(Option::is_some) {
+                assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "digests differ at {index}: {digests:02x?}");
+                return index;
+            }
+            assert!(began.elapsed() < PATIENCE, "no common index: {digests:02x?}\n{}", self.logs());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Waits until `holds` is true of the status of node `i`.
+    pub async fn wait_for(&mut self, i: usize, what: &str, holds: impl Fn(&StatusResponse) -> bool) -> StatusResponse {
+        let began = Instant::now();
+        loop {
+            self.nodes[i].assert_runs();
+            let status = self.nodes[i].status().await;
+            if let Some(status) = &status
+                && holds(status)
+            {
+                return status.clone();
+            }
+            assert!(began.elapsed() < PATIENCE, "n{i} never came to {what}: {status:#?}\n{}", self.logs());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The end of each node's log, for a failure's message.
+    pub fn logs(&self) -> String {
+        self.nodes.iter().map(Node::log_tail).collect()
+    }
+
+    /// Fails if any node ever panicked.
+    pub fn assert_no_panic(&self) {
+        for node in &self.nodes {
+            let log = node.log();
+            assert!(!log.contains("panicked at"), "{} panicked:\n{}", node.name, node.log_tail());
+        }
+    }
+
+    /// The test's own directory.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+}
+
+impl Node {
+    /// Starts the process unless it runs.
+    pub fn start(&mut self) {
+        if self.child.is_some() {
+            return;
+        }
+        self.starts += 1;
+        std::fs::create_dir_all(&self.dir).unwrap();
+        let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_prefixd"));
+        command.arg("serve").args(["--node-name", &self.name]).arg("--data-dir").arg(&self.dir);
+        for (flag, port) in [("grpc", 9090), ("http", 8080), ("internal", 8081), ("node", 9091)] {
+            command.arg(format!("--{flag}-addr={}:{port}", self.host));
+        }
+        if !self.peers.is_empty() {
+            command.arg(format!("--peers={}", self.peers.join(",")));
+        }
+        command.args(&self.flags).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.env_remove("PREFIXD_CONFIG");
+        self.child = Some(command.spawn().unwrap());
+    }
+
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// Waits for the process to end by itself.
+    pub async fn ended(&mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().expect("a running node");
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "{} runs on:\n{}", self.name, self.log_tail());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Removes everything that the node ever stored.
+    pub fn empty_disk(&mut self) {
+        assert!(self.child.is_none(), "kill it first");
+        std::fs::remove_dir_all(&self.dir).unwrap();
+    }
+
+    fn assert_runs(&mut self) {
+        let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
+        assert!(ended.is_none(), "{} ended by itself ({ended:?}):\n{}", self.name, self.log_tail());
+    }
+
+    /// Its answer to the status call, if there is one.
+    pub async fn status(&self) -> Option<StatusResponse> {
+        let mut client = AdminClient::new(channel(&self.host, 9091));
+        let answer = tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
+        answer.ok()?.ok().map(tonic::Response::into_inner)
+    }
+
+    async fn digest(&self, index: u64) -> Option<Vec<u8>> {
+        let mut client = AdminClient::new(channel(&self.host, 9091));
+        let answer = client.digest(DigestRequest { index: Some(index) }).await;
+        answer.ok().map(|answer| answer.into_inner().digest)
+    }
+
+    /// A client of its public port.
+    pub fn client(&self) -> InferenceCacheClient<Channel> {
+        InferenceCacheClient::new(channel(&self.host, 9090))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.with_extension("log")
+    }
+
+    /// All that it ever printed.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        format!("--- {} (started {} times)\n{}\n", self.name, self.starts, lines[lines.len().saturating_sub(40)..].join("\n"))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.nodes.iter_mut().for_each(Node::kill);
+    }
+}
+
+fn channel(host: &str, port: u16) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).unwrap();
+    endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy()
+}
+
+/// How many rounds to run: PREFIXD_CHAOS_ROUNDS or the default.
+pub fn rounds(default: u32) -> u32 {
+    let asked = std::env::var("PREFIXD_CHAOS_ROUNDS").ok();
+    asked.map_or(default, |text| text.parse().expect("PREFIXD_CHAOS_ROUNDS is a number"))
+}

@@ -249,7 +249,10 @@ fn snapshots(c: &mut Criterion) {
     group.bench_function("load", |b| {
         b.iter(|| {
             let mut loader = Loader::new(3);
-            records.iter().try_for_each(|record| loader.push(record.clone())).and_then(|()| loader.finish(1, info.digest))
+            records
+                .iter()
+                .try_for_each(|record| loader.push(record.clone()))
+                .and_then(|()| loader.finish(1, info.digest))
         });
     });
     group.finish();

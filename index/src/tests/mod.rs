@@ -1,9 +1,12 @@
 //! Tests of the whole core: against a naive model, of snapshots and of concurrent readers, and the contract's rules
 //! as cases. Small rules are tested beside their code.
 
+mod cases;
 mod commands;
 mod model;
 mod model_lookup;
+mod script;
+mod vectors;
 mod walk;
 
 /// A small generator of pseudo-random numbers (splitmix64), so that a printed seed says it all.

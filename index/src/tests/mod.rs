@@ -3,9 +3,12 @@
 
 mod cases;
 mod commands;
+mod damage;
 mod model;
 mod model_lookup;
+mod readers;
 mod script;
+mod snapshots;
 mod vectors;
 mod walk;
 

@@ -2,6 +2,8 @@
 //! first 32 blocks, 8-byte hashes; 64 replicas, each chain held by one of them, so that a shared block has 16 holders
 //! and the index 1,048,576 entries under 557,056 prefixes. `cargo bench -p prefixd-index`; figures are per unit named.
 
+#![expect(clippy::disallowed_methods, reason = "a bench reads the clock; the core doesn't")]
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use prefixd_index::command::{Batch, ClusterMeta, Command, Stamped};
 use prefixd_index::delta::{Chain, Delta, Event, EventKind, PrefixEntry, Update};

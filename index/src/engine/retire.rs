@@ -34,7 +34,7 @@ impl Index {
         }
         self.totals.dead_entries += entries;
         self.number_retired(member, self.next_retirement);
-        self.next_retirement += 1;
+        self.next_retirement = self.next_retirement.wrapping_add(1);
     }
 
     /// Gives a member its number among the retired.

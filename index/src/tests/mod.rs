@@ -1,9 +1,15 @@
 //! Tests of the whole core: against a naive model, of snapshots and of concurrent readers, and the contract's rules
 //! as cases. Small rules are tested beside their code.
 
+mod cases;
 mod commands;
+mod damage;
 mod model;
 mod model_lookup;
+mod readers;
+mod script;
+mod snapshots;
+mod vectors;
 mod walk;
 
 /// A small generator of pseudo-random numbers (splitmix64), so that a printed seed says it all.

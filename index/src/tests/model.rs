@@ -359,7 +359,9 @@ impl Model {
             .collect();
         rows.sort();
         rows.truncate(slice as usize);
-        rows.iter().for_each(|(_, who)| drop(self.stats.remove(who)));
+        for (_, who) in &rows {
+            self.stats.remove(who);
+        }
         out.expired_stats += rows.len() as u64;
         let mut quiet: Vec<(u64, u128)> = self
             .sessions

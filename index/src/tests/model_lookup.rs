@@ -131,10 +131,10 @@ impl Model {
                     found = Some((Reason::TenantHot, hot));
                 }
             }
-            if found.is_none() {
-                if let Some(reason) = self.unknown(r) {
-                    return Answer { reason, scores: vec![], echo: true, near_floor };
-                }
+            if found.is_none()
+                && let Some(reason) = self.unknown(r)
+            {
+                return Answer { reason, scores: vec![], echo: true, near_floor };
             }
         }
         // Gates.

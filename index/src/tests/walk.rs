@@ -13,16 +13,22 @@ use crate::snapshot::SnapshotSlice;
 use crate::{Index, Loader, LookupRequest, LookupScratch, Prompt, Reason, RecordDigest, SnapshotOverflow};
 use std::collections::BTreeMap;
 
-/// Seeds that once failed.
-const CASES: [u64; 0] = [];
+/// Seeds that once failed, with the steps it took.
+const CASES: [(u64, u64); 1] = [
+    // A payload no younger than a TTL of 0 must not weigh in.
+    (96, 261),
+];
 
 #[test]
 fn engine_and_model_agree() {
     let rounds = setting("PREFIXD_INDEX_ROUNDS", 60);
     let steps = setting("PREFIXD_INDEX_STEPS", 250);
     let only = setting("PREFIXD_INDEX_SEED", u64::MAX);
-    let seeds: Vec<u64> = if only == u64::MAX { CASES.into_iter().chain(0..rounds).collect() } else { vec![only] };
-    for seed in seeds {
+    let seeds: Vec<(u64, u64)> = match only {
+        u64::MAX => CASES.into_iter().chain((0..rounds).map(|seed| (seed, steps))).collect(),
+        seed => vec![(seed, steps)],
+    };
+    for (seed, steps) in seeds {
         Walk::new(seed).run(steps);
     }
 }

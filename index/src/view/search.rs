@@ -163,7 +163,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
     fn pressure(&self, member: &Member, ttl_us: u64) -> f32 {
         match &*member.stats.load() {
-            Some(report) if rank::is_fresh(self.now_us, report.payload_us, ttl_us) => {
+            Some(report) if self.now_us.saturating_sub(report.payload_us) < ttl_us => {
                 rank::pressure_factor(self.config.pressure_weight, report.stats.pressure)
             }
             _ => 1.0,

@@ -44,20 +44,15 @@ impl Peers for Calls {
         let answer = self.client(&peer.addr)?.promise(request).await.map_err(|e| said(&e))?.into_inner();
         Ok(match answer.promised {
             true => PromiseAnswer::Promised,
-            false => PromiseAnswer::Refused {
-                reason: answer.reason,
-                held: answer.held.map(promise_from_wire).transpose()?,
-            },
+            false => {
+                PromiseAnswer::Refused { reason: answer.reason, held: answer.held.map(promise_from_wire).transpose()? }
+            }
         })
     }
 
     async fn join(&self, peer: &Peer, ask: &JoinAsk) -> Result<JoinAnswer, String> {
-        let member = wire::Member {
-            node_id: ask.node_id,
-            name: ask.name.clone(),
-            node_addr: ask.addr.clone(),
-            voter: false,
-        };
+        let member =
+            wire::Member { node_id: ask.node_id, name: ask.name.clone(), node_addr: ask.addr.clone(), voter: false };
         let cluster_id = ask.cluster_id.to_be_bytes().to_vec().into();
         let request = wire::JoinRequest { member: Some(member), feature_max: FEATURE_MAX, cluster_id };
         let answer = self.client(&peer.addr)?.join(request).await.map_err(|e| said(&e))?.into_inner();

@@ -291,9 +291,13 @@ impl Worker {
     fn audit(&mut self, index: u64, digest: u128) {
         match self.published.digest_at(index) {
             Some(ours) if ours != digest => {
-                tracing::error!(index, ours = format!("{ours:032x}"), leader = format!("{digest:032x}"),
+                tracing::error!(
+                    index,
+                    ours = format!("{ours:032x}"),
+                    leader = format!("{digest:032x}"),
                     "the digest of this node differs from the leader's: this node answers from a diverged index; \
-                     move its data directory away and start it empty with --bootstrap=never");
+                     move its data directory away and start it empty with --bootstrap=never"
+                );
                 self.counters.audit_mismatches += 1;
                 self.counters.last_mismatch = Some(index);
             }

@@ -31,8 +31,7 @@ impl Disk for StoredDisk {
     }
 
     fn make_promise(&self, promise: &Promise) -> Result<(), DiskFailure> {
-        let stored =
-            prefixd_storage::Promise { cluster_id: promise.cluster_id(), members: promise.members().to_vec() };
+        let stored = prefixd_storage::Promise { cluster_id: promise.cluster_id(), members: promise.members().to_vec() };
         stored.make(&self.0.promise_path()).map_err(DiskFailure::new)
     }
 

@@ -2,8 +2,8 @@
 //! purges what they cover, and watches that nothing has died.
 
 use crate::node::Inner;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,7 +43,8 @@ fn ticker(period: Duration) -> tokio::time::Interval {
 async fn lead(inner: Arc<Inner>) {
     let mut ticker = ticker(TICK);
     let timing = inner.config.timing.clone();
-    let (mut next_sweep, mut next_audit) = (Instant::now() + timing.sweep_interval, Instant::now() + timing.audit_interval);
+    let (mut next_sweep, mut next_audit) =
+        (Instant::now() + timing.sweep_interval, Instant::now() + timing.audit_interval);
     let mut next_look = Instant::now() + GHOST_INTERVAL;
     let mut warned: Option<ClusterMeta> = None;
     while ticked(&inner, &mut ticker).await {

@@ -180,6 +180,8 @@ fn put_all(mut writer: SnapshotWriter, records: &[bytes::Bytes]) -> io::Result<S
 }
 
 /// Runs a blocking call off the async workers.
-pub(crate) async fn blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(call).await.map_err(|e| io::Error::other(format!("a blocking call failed: {e}")))?
 }

@@ -38,8 +38,10 @@ impl Inner {
             return JoinAnswer::Busy { reason: "this node belongs to no cluster yet".into() };
         };
         let metrics = raft.metrics().borrow_watched().clone();
-        let members: Vec<Member> =
-            wire_members(metrics.membership_config.membership()).into_iter().map(crate::calls::member_from_wire).collect();
+        let members: Vec<Member> = wire_members(metrics.membership_config.membership())
+            .into_iter()
+            .map(crate::calls::member_from_wire)
+            .collect();
         if metrics.state != ServerState::Leader {
             let leader = metrics.current_leader.and_then(|id| members.into_iter().find(|m| m.node_id == id));
             return JoinAnswer::NotLeader { leader };
@@ -119,7 +121,11 @@ impl Inner {
     fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
         let recent = self.config.timing.election_max;
         let heard = metrics.heartbeat.iter().flatten();
-        heard.filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent)).map(|(id, _)| *id).chain([metrics.id]).collect()
+        heard
+            .filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent))
+            .map(|(id, _)| *id)
+            .chain([metrics.id])
+            .collect()
     }
 }
 

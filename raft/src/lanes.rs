@@ -28,7 +28,12 @@ const DELTA_OVERHEAD_BYTES: usize = 64;
 /// Brings one command to the leader, wherever it is, once. It waits for a leader itself, within reason.
 pub(crate) trait Carrier: Send + Sync + 'static {
     /// One try.
-    fn carry(&self, command: Command, bytes: usize, until: Instant) -> impl Future<Output = Result<Done, Refusal>> + Send;
+    fn carry(
+        &self,
+        command: Command,
+        bytes: usize,
+        until: Instant,
+    ) -> impl Future<Output = Result<Done, Refusal>> + Send;
     /// Returns once this node has applied the log up to `index`; false when `until` came first.
     fn applied(&self, index: u64, until: Instant) -> impl Future<Output = bool> + Send;
 }
@@ -203,7 +208,8 @@ impl<C: Carrier> Lane<C> {
             self.sequence += 1;
             let batch = Batch { session: self.session, sequence: self.sequence, producer: None, deltas };
             let until = Instant::now() + self.limits.timeout;
-            let outcome = carry_until(&*self.carrier, Command::Deltas(vec![batch]), bytes, until).await.map(|done| done.index);
+            let outcome =
+                carry_until(&*self.carrier, Command::Deltas(vec![batch]), bytes, until).await.map(|done| done.index);
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.answer(outcome, until, replies);
         }
@@ -233,18 +239,13 @@ impl<C: Carrier> Lane<C> {
     }
 
     /// Answers once the batch is applied here; the lane goes on meanwhile.
-    fn answer(
-        &self,
-        outcome: Result<u64, SubmitError>,
-        until: Instant,
-        replies: Vec<Reply>,
-    ) {
+    fn answer(&self, outcome: Result<u64, SubmitError>, until: Instant, replies: Vec<Reply>) {
         let carrier = self.carrier.clone();
         tokio::spawn(async move {
             let outcome = match outcome {
-                Ok(index) if !carrier.applied(index, until).await => Err(SubmitError::Unavailable(
-                    "committed, but not applied on this node in time".into(),
-                )),
+                Ok(index) if !carrier.applied(index, until).await => {
+                    Err(SubmitError::Unavailable("committed, but not applied on this node in time".into()))
+                }
                 other => other,
             };
             for reply in replies {

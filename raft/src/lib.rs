@@ -29,8 +29,8 @@ mod start;
 mod types;
 
 pub use face::{
-    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
-    SubmitError, Timing,
+    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
+    Timing,
 };
 pub use node::Node;
 pub use start::StartError;

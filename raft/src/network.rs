@@ -217,4 +217,3 @@ impl RaftNetworkV2<TypeConfig> for Link {
         }
     }
 }
-

@@ -3,11 +3,11 @@
 use crate::calls::Calls;
 use crate::core::{Core, Published};
 use crate::dial::Dialer;
+use crate::disk::StoredDisk;
 use crate::face::{MemberStatus, NodeConfig, NodeFigures, NodeStatus, Role, SubmitError};
 use crate::lanes::{self, Carrier, Lanes};
 use crate::log::RaftLog;
 use crate::machine::Machine;
-use crate::disk::StoredDisk;
 use crate::membership::{Founder, Place, Promise, PromiseAnswer};
 use crate::network::PeerIdentity;
 use crate::proposer::{Done, Leadership, Proposer, Refusal};
@@ -307,7 +307,9 @@ impl Carrier for Inner {
             return self.forward(leader, &command, until).await;
         }
         let unavailable = || Refusal::Submit(SubmitError::Unavailable("no quorum took it in time".into()));
-        tokio::time::timeout_at(until, self.proposer.propose(command, bytes)).await.unwrap_or_else(|_| Err(unavailable()))
+        tokio::time::timeout_at(until, self.proposer.propose(command, bytes))
+            .await
+            .unwrap_or_else(|_| Err(unavailable()))
     }
 
     async fn applied(&self, index: u64, until: Instant) -> bool {
@@ -539,11 +541,7 @@ impl Inner {
 fn successor(own_id: u64, metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
     let voters: Vec<u64> = metrics.membership_config.membership().voter_ids().filter(|id| *id != own_id).collect();
     let replication = metrics.replication.as_ref()?;
-    voters
-        .into_iter()
-        .filter_map(|id| Some((replication.get(&id)?.as_ref()?.index(), id)))
-        .max()
-        .map(|(_, id)| id)
+    voters.into_iter().filter_map(|id| Some((replication.get(&id)?.as_ref()?.index(), id))).max().map(|(_, id)| id)
 }
 
 fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>, dialer: &Dialer) {

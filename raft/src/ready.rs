@@ -2,8 +2,8 @@
 
 use crate::membership::{Observed, Readiness, ReadinessLimits};
 use crate::node::Inner;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
 use std::sync::PoisonError;
 use tokio::time::Instant;
 
@@ -48,7 +48,10 @@ impl Inner {
             return (false, "stopping".into());
         }
         if let Some(index) = self.core.published.summary().last_mismatch {
-            return (false, format!("the digest at log index {index} differs from the leader's: this index has diverged"));
+            return (
+                false,
+                format!("the digest at log index {index} differs from the leader's: this index has diverged"),
+            );
         }
         let Some((_, raft)) = self.member() else {
             return (false, self.waiting_for());

@@ -37,12 +37,13 @@ impl NodeService {
     /// The running Raft, after the header was checked against this node.
     fn admit(&self, header: Option<&wire::PeerHeader>) -> Result<&crate::node::Raft, Status> {
         let header = header.ok_or_else(|| bad("header"))?;
-        let (me, raft) =
-            self.0.member().ok_or_else(|| Status::unavailable("this node belongs to no cluster yet"))?;
+        let (me, raft) = self.0.member().ok_or_else(|| Status::unavailable("this node belongs to no cluster yet"))?;
         if header.cluster_id.as_ref() != me.cluster_id.to_be_bytes() {
             return Err(Status::failed_precondition(format!(
                 "cluster mismatch: the caller belongs to {}, this node ({}) to {:032x}",
-                hex(&header.cluster_id), self.0.config.node_name, me.cluster_id
+                hex(&header.cluster_id),
+                self.0.config.node_name,
+                me.cluster_id
             )));
         }
         if header.to != me.node_id {
@@ -97,8 +98,7 @@ impl Node for NodeService {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
         let leader_commit = pos_from_wire(request.commit);
-        let rpc =
-            AppendEntriesRequest { vote, prev_log_id: pos_from_wire(request.prev), entries, leader_commit };
+        let rpc = AppendEntriesRequest { vote, prev_log_id: pos_from_wire(request.prev), entries, leader_commit };
         let answer = raft.append_entries(rpc).await.map_err(ended)?;
         use wire::append_entries_response::Outcome;
         let mut response = wire::AppendEntriesResponse::default();

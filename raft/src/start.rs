@@ -3,6 +3,7 @@
 use crate::calls::Calls;
 use crate::core::{Core, Start};
 use crate::dial::Dialer;
+use crate::disk::StoredDisk;
 use crate::drivers;
 use crate::face::{BootstrapMode, Histogram, NodeConfig};
 use crate::generation::SnapshotFile;
@@ -10,7 +11,6 @@ use crate::lanes::{LaneLimits, Lanes};
 use crate::log::RaftLog;
 use crate::machine::Machine;
 use crate::membership::establish::{Established, Newcomer};
-use crate::disk::StoredDisk;
 use crate::membership::{Founder, Pace, Place, ReadinessLimits, must_join};
 use crate::network::{Network, PeerIdentity};
 use crate::node::{Inner, Node, Raft};
@@ -353,11 +353,8 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
         node_id: established.node_id,
         feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
     });
-    let network = Network {
-        me: me.clone(),
-        dialer: inner.dialer.clone(),
-        append_timeout: inner.config.timing.election_max * 2,
-    };
+    let network =
+        Network { me: me.clone(), dialer: inner.dialer.clone(), append_timeout: inner.config.timing.election_max * 2 };
     let machine = Machine {
         core: inner.core.clone(),
         snapshots: inner.snapshots.clone(),
@@ -367,9 +364,8 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
     };
     let committed = inner.log.store().state().committed.map_or(0, |pos| pos.index);
     let config = Arc::new(raft_config(inner).validate().map_err(|e| e.to_string())?);
-    let raft = Raft::new(established.node_id, config, network, inner.log.clone(), machine)
-        .await
-        .map_err(|e| e.to_string())?;
+    let raft =
+        Raft::new(established.node_id, config, network, inner.log.clone(), machine).await.map_err(|e| e.to_string())?;
     let limits = ReadinessLimits {
         leader_wait: inner.config.timing.election_max * 2,
         max_lag_entries: inner.config.limits.max_lag_entries,

@@ -22,8 +22,7 @@ impl StoreBuilder<TypeConfig, RaftLog, Machine, TempDir> for OnDisk {
         RedbLog::create(dir.path(), &options).unwrap();
         let log = RedbLog::open(dir.path(), options).unwrap();
         let (snapshots, _) = SnapshotStore::open(&dir.path().join("snapshots")).unwrap();
-        let start =
-            Start { index: Index::new(1), applied: None, membership_at: None, membership: Default::default() };
+        let start = Start { index: Index::new(1), applied: None, membership_at: None, membership: Default::default() };
         let core = Core::start(start, |why| panic!("{why}")).unwrap();
         let snapshots = Arc::new(snapshots);
         let machine = Machine { core, snapshots, cluster_id: 1, preimage_entries: 1_000, hash_seed: 1 };

@@ -182,7 +182,6 @@ impl Node {
         }
     }
 
-
     /// Removes everything that the node ever stored.
     pub fn empty_disk(&mut self) {
         assert!(self.child.is_none(), "kill it first");
@@ -224,7 +223,12 @@ impl Node {
     fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
-        format!("--- {} (started {} times)\n{}\n", self.name, self.starts, lines[lines.len().saturating_sub(40)..].join("\n"))
+        format!(
+            "--- {} (started {} times)\n{}\n",
+            self.name,
+            self.starts,
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        )
     }
 }
 

@@ -47,9 +47,8 @@ async fn three_founders_make_one_cluster_and_keep_it() {
     cluster.start_all();
     let second = cluster.settle().await;
     assert!(second.iter().all(|s| s.cluster_id == first[0].cluster_id));
-    let ids = |statuses: &[prefixd_proto::admin::StatusResponse]| {
-        statuses.iter().map(|s| s.node_id).collect::<BTreeSet<_>>()
-    };
+    let ids =
+        |statuses: &[prefixd_proto::admin::StatusResponse]| statuses.iter().map(|s| s.node_id).collect::<BTreeSet<_>>();
     assert_eq!(ids(&first), ids(&second));
     assert!(second.iter().all(|s| s.incarnation == 2));
 }

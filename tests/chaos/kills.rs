@@ -76,5 +76,8 @@ async fn nothing_acknowledged_is_lost_when_nodes_are_killed() {
     }
     cluster.assert_no_panic();
     assert!(asked.load(Ordering::SeqCst) > 0 && chains > 0);
-    println!("{chains} acknowledged chains held on {NODES} nodes at log index {index}; {} lookups", asked.load(Ordering::SeqCst));
+    println!(
+        "{chains} acknowledged chains held on {NODES} nodes at log index {index}; {} lookups",
+        asked.load(Ordering::SeqCst)
+    );
 }

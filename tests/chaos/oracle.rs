@@ -109,7 +109,13 @@ impl Producer {
     }
 
     /// Reports chain after chain to one node until told to stop, evicting every fourth of those acknowledged.
-    pub async fn run(self, mut client: InferenceCacheClient<Channel>, node: usize, alive: Alive, stop: Arc<AtomicBool>) {
+    pub async fn run(
+        self,
+        mut client: InferenceCacheClient<Channel>,
+        node: usize,
+        alive: Alive,
+        stop: Arc<AtomicBool>,
+    ) {
         let mut chain = 0;
         while !stop.load(Ordering::SeqCst) {
             let Some(life) = alive.life(node) else {
@@ -177,7 +183,11 @@ impl Producer {
                     Fate::Evicted => 0,
                     Fate::Unknown => continue,
                 };
-                assert_eq!(matched, want, "{}: chain {chain} of producer {} is {fate:?}: {answer:?}", node.name, self.number);
+                assert_eq!(
+                    matched, want,
+                    "{}: chain {chain} of producer {} is {fate:?}: {answer:?}",
+                    node.name, self.number
+                );
             }
         }
         fates.values().filter(|fate| **fate != Fate::Unknown).count()

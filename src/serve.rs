@@ -3,6 +3,7 @@
 
 use crate::config::{Config, ServeArgs};
 use crate::grpc;
+use crate::http::listen::HttpLimits;
 use crate::http::{self, Loaded};
 use crate::metrics::{self, Metrics};
 use crate::ports::{Bound, Ports};
@@ -105,10 +106,11 @@ impl Running {
         let loaded = Arc::new(OnceLock::new());
         let mut servers = JoinSet::new();
         let public = http::public(loaded.clone());
-        servers.spawn(serve_http(ports.http, public, closing.clone()));
+        let limits = config.http_limits();
+        servers.spawn(serve_http(ports.http, public, limits, closing.clone()));
         let controlled = Arc::new(OnceLock::new());
-        let internal = http::internal::routes(controlled.clone());
-        servers.spawn(serve_http(ports.internal, internal, closing.clone()));
+        let internal = http::internal::routes(controlled.clone(), limits.timeout);
+        servers.spawn(serve_http(ports.internal, internal, limits, closing.clone()));
         let node = Node::start(config.node(), ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
         let metrics = Arc::new(Metrics::default());
@@ -117,6 +119,10 @@ impl Running {
         let _ = loaded.set(Loaded { vitals: vitals.clone(), registry });
         let _ = controlled.set(node.clone());
         tokio::spawn(vitals.clone().run(node.clone()));
+        if let Some(file) = config.policy_file.clone() {
+            let (node, metrics, stopping) = (node.clone(), metrics.clone(), stopping.clone());
+            tokio::spawn(async move { file.run(node, &metrics.policies, stopping).await });
+        }
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, stopping.clone());
         let listener = TcpListener::from_std(ports.grpc)?;
         let grpc_closing = closing.clone();
@@ -151,10 +157,10 @@ impl Running {
 async fn serve_http(
     listener: std::net::TcpListener,
     routes: axum::Router,
+    limits: HttpLimits,
     closing: CancellationToken,
 ) -> Result<(), Fault> {
-    let listener = TcpListener::from_std(listener)?;
-    Ok(axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await?)
+    Ok(http::listen::serve(listener, routes, limits, closing).await?)
 }
 
 /// SIGTERM and Ctrl-C.

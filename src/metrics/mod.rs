@@ -4,13 +4,19 @@
 
 pub mod contract;
 pub mod ingest;
+pub mod load;
 pub mod lookups;
 pub mod own;
+pub mod policies;
+pub mod process;
 pub mod roster;
 mod sample;
 
 use ingest::IngestCounters;
+use load::LoadCounters;
 use lookups::LookupCounters;
+use policies::PolicyCounters;
+use prefixd_index::policy::PolicySource;
 use prefixd_index::view::Published;
 use prefixd_raft::{Node, NodeFigures, NodeStatus};
 use prometheus_client::collector::Collector;
@@ -32,6 +38,10 @@ pub struct Metrics {
     pub lookups: LookupCounters,
     /// Updates and events.
     pub ingest: IngestCounters,
+    /// Calls under way and turned away.
+    pub load: LoadCounters,
+    /// The policy file.
+    pub policies: PolicyCounters,
     roster: Mutex<Roster>,
 }
 
@@ -42,6 +52,8 @@ struct Scrape {
     published: Published,
     models: Vec<(Arc<str>, u64)>,
     known_tenant: Box<dyn Fn(&str) -> bool>,
+    policies_pushed: bool,
+    resident_bytes: Option<u64>,
 }
 
 struct Exposition {
@@ -67,6 +79,9 @@ impl Collector for Exposition {
         contract::encode(&mut encoder, &listed, &scrape.figures, &*scrape.known_tenant)?;
         self.metrics.lookups.encode(&mut encoder)?;
         self.metrics.ingest.encode(&mut encoder)?;
+        self.metrics.load.encode(&mut encoder)?;
+        self.metrics.policies.encode(&mut encoder, scrape.policies_pushed)?;
+        process::encode(&mut encoder, scrape.resident_bytes, scrape.published.totals.entries)?;
         own::encode(&mut encoder, &scrape.status, &scrape.figures, &scrape.published)
     }
 }
@@ -80,6 +95,8 @@ pub fn registry(metrics: Arc<Metrics>, node: Node) -> Registry {
             figures: node.figures(),
             published: view.published(),
             models: view.models(),
+            policies_pushed: view.policy_source() == PolicySource::Pushed,
+            resident_bytes: process::resident_bytes(),
             known_tenant: Box::new(move |tenant| view.knows_tenant(tenant)),
         }
     };

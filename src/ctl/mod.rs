@@ -1,9 +1,11 @@
 //! `prefixd ctl`: asks one node over its node port and shows the answer to people, or as JSON to programs. It changes
 //! nothing but through the node's admin service, and it never opens a data directory.
 
+mod policy;
 mod show;
 
 use clap::Subcommand;
+use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
 use std::process::ExitCode;
@@ -40,6 +42,9 @@ enum What {
     },
     /// Remove what has expired, now.
     Sweep,
+    /// Policies and quotas of tenants.
+    #[command(subcommand)]
+    Policy(Policy),
 }
 
 /// Runs one question to its answer.
@@ -55,6 +60,9 @@ pub async fn run(args: Args) -> ExitCode {
 }
 
 async fn ask(args: &Args) -> Result<bool, String> {
+    if let What::Policy(Policy::Validate { file }) = &args.what {
+        return policy::validate(file, args.json);
+    }
     let mut node = connect(args).await?;
     let failed = |status: tonic::Status| format!("{} answered {:?}: {}", args.admin, status.code(), status.message());
     match &args.what {
@@ -74,6 +82,9 @@ async fn ask(args: &Args) -> Result<bool, String> {
             println!("{}", show::sweep(&swept, args.json));
             Ok(true)
         }
+        What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
+        What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
+        What::Policy(Policy::Validate { file }) => policy::validate(file, args.json),
     }
 }
 

@@ -1,5 +1,7 @@
 use super::*;
-use prefixd_index::Reason;
+use prefixd_index::command::{Batch, Command, Stamped};
+use prefixd_index::delta::{Delta, Exact, PrefixEntry, Update};
+use prefixd_index::{Index, LookupRequest, LookupScratch, Prompt, RankConfig, Reason, View};
 use prefixd_proto::ingest::{DropReason, Drops};
 use prefixd_raft::{Histogram, MemberStatus};
 use prometheus_client::encoding::prometheus_text;
@@ -99,6 +101,94 @@ fn models_beyond_the_limit_are_other() {
     // The scrape lists "m" alone, so that the others have made room for a new one.
     metrics.lookups.record("new", true, Reason::NoHint, false, Duration::ZERO);
     assert!(page(&metrics).contains("model=\"new\""));
+}
+
+/// The distinct values of a label on a page.
+fn values<'p>(page: &'p str, label: &str) -> BTreeSet<&'p str> {
+    let start = format!("{label}=\"");
+    page.lines().filter_map(|line| line.split_once(&start)?.1.split('"').next()).collect()
+}
+
+#[test]
+fn a_hundred_thousand_made_up_models_and_tenants_make_no_series() {
+    const MADE_UP: u64 = 100_000;
+    let mut index = Index::new(1);
+    let metrics = Arc::new(Metrics::default());
+    let (mut scratch, rank) = (LookupScratch::default(), RankConfig::default());
+    let ask = |view: &View, scratch: &mut LookupScratch, name: &str| {
+        let request = LookupRequest::<&[u8]> {
+            tenant: name,
+            model: name,
+            scheme: "s",
+            adapter: "",
+            prefix_hash: b"h",
+            prefix_token_count: 0,
+            block_hashes: &[],
+            block_token_counts: &[],
+            token_ids: &[],
+            prompt: Prompt::Absent,
+            ttft_ms: 0,
+        };
+        let answer = view.lookup(&request, 1, &rank, scratch);
+        let hint_used = !answer.scores.is_empty();
+        metrics.lookups.record(name, view.knows_model(name), answer.reason, hint_used, Duration::ZERO);
+    };
+    let names: Vec<String> = (0..MADE_UP).map(|n| format!("made-up-{n}")).collect();
+
+    // Asked for, and held by nobody: one series.
+    let view = index.view();
+    names.iter().for_each(|name| ask(&view, &mut scratch, name));
+    let shown = page(&metrics);
+    assert_eq!(values(&shown, "model"), BTreeSet::from(["m", OTHER]));
+    let calls = "inferencecache_lookup_route_calls_total{model=\"other\",reason_code=\"NO_HINT\",hint_used=\"false\"}";
+    has(&shown, &format!("{calls} {MADE_UP}"));
+
+    // Reported by somebody, each under its own tenant, then asked for: as many series as the limit allows.
+    let batches = names.chunks(1_000).enumerate().map(|(n, names)| {
+        let exact = || Exact { hash: b"h".to_vec(), token_count: 1 };
+        let entry = || PrefixEntry { exact: Some(exact()), chain: None, tier: 1, adapter: String::new() };
+        let update = |name: &String| Update {
+            replica: "r".into(),
+            tenant: name.clone(),
+            model: name.clone(),
+            scheme: "s".into(),
+            timestamp_us: 0,
+            entries: vec![entry()],
+            stats: None,
+        };
+        let deltas = names.iter().map(|name| Delta::Update(update(name))).collect();
+        Batch { session: 1, sequence: n as u64 + 1, producer: None, deltas }
+    });
+    for (n, batch) in batches.enumerate() {
+        index.apply(n as u64 + 1, &Stamped { stamp_us: 1, command: Command::Deltas(vec![batch]) });
+    }
+    assert_eq!(index.totals().prefixes, MADE_UP);
+    names.iter().for_each(|name| ask(&view, &mut scratch, name));
+    let evicted: Vec<(String, u64)> = names.iter().map(|name| (name.clone(), 1)).collect();
+    let (models, known) = (view.models(), view);
+    let scrape = move || Scrape {
+        status: NodeStatus::default(),
+        figures: NodeFigures { tenant_evictions: evicted.clone(), ..Default::default() },
+        published: known.published(),
+        models: models.clone(),
+        known_tenant: Box::new({
+            let known = known.clone();
+            move |tenant| known.knows_tenant(tenant)
+        }),
+        policies_pushed: false,
+        resident_bytes: None,
+    };
+    let registry = registry_of(Exposition { metrics, scrape: Box::new(scrape) });
+    for _ in 0..2 {
+        let mut shown = String::new();
+        prometheus_text::encode(&mut shown, &registry).unwrap();
+        // What is listed, what was recorded, and "other".
+        assert!(values(&shown, "model").len() <= 2 * MAX_LABEL_VALUES + 1);
+        assert_eq!(values(&shown, "tenant_id").len(), MAX_LABEL_VALUES + 1);
+        let of_index = shown.lines().filter(|line| line.starts_with("inferencecache_index_entries{")).count();
+        assert_eq!(of_index, MAX_LABEL_VALUES);
+        assert!(shown.lines().count() < 25 * MAX_LABEL_VALUES, "{} lines", shown.lines().count());
+    }
 }
 
 #[test]

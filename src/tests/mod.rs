@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod internal;
+mod load;
+mod policy_file;
 mod surfaces;
 
 use crate::config::{Config, ServeArgs};
@@ -28,6 +30,16 @@ impl Server {
     }
 
     async fn with(flags: &[(&str, &str)]) -> Self {
+        Self::unready(flags).await.once_ready().await
+    }
+
+    async fn once_ready(self) -> Self {
+        eventually("the node is ready", async || self.get("/readyz").await.0 == 200).await;
+        self
+    }
+
+    /// A server that may never be ready.
+    async fn unready(flags: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut args = ServeArgs::default();
         let mut set = |key: &str, text: &str| drop(args.said.flags.insert(key.into(), text.into()));
@@ -41,9 +53,7 @@ impl Server {
         let config = Config::resolve(&args, None).unwrap();
         let ports = Ports::bind(&config).unwrap();
         let bound = ports.bound;
-        let server = Self { running: Running::start(&config, ports).await.unwrap(), bound, _dir: dir };
-        eventually("the node is ready", async || server.get("/readyz").await.0 == 200).await;
-        server
+        Self { running: Running::start(&config, ports).await.unwrap(), bound, _dir: dir }
     }
 
     async fn channel(&self) -> Channel {

@@ -7,5 +7,6 @@ mod cluster;
 mod founding;
 mod kills;
 mod oracle;
+mod policy_file;
 mod rejoin;
 mod replaying;

@@ -26,6 +26,7 @@ mod record;
 mod service;
 mod stamp;
 mod start;
+pub mod tls;
 mod types;
 
 pub use face::{

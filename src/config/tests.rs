@@ -170,3 +170,13 @@ fn every_setting_is_a_flag_with_help_a_default_and_a_variable() {
     assert!(args("--no-such-flag").is_err());
     assert_eq!(Said::default().flags.len(), 0);
 }
+
+#[test]
+fn the_page_of_settings_is_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONFIGURATION.md");
+    if std::env::var_os("PREFIXD_WRITE_DOCS").is_some() {
+        std::fs::write(path, show::page()).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == show::page(), "docs/CONFIGURATION.md is behind: run this test once with PREFIXD_WRITE_DOCS=1");
+}

@@ -248,6 +248,7 @@ impl World {
                 let (index, digest) = if self.audits.is_empty() { (3, 3) } else { *self.dice.pick(&self.audits) };
                 Command::Audit(Audit { index, digest })
             }
+            97 => Command::OfferPolicy(self.policies()),
             _ => Command::Probe(Probe {
                 replica: self.name(&["__probe-a", "__probe-b", ""]).to_owned(),
                 model: self.name(&MODELS).to_owned(),

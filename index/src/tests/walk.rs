@@ -292,6 +292,7 @@ impl Walk {
         assert_eq!(loaded.totals(), self.index.totals(), "{at}");
         assert_eq!(loaded.wants_sweep(), self.index.wants_sweep(), "{at}");
         assert_eq!((loaded.meta(), loaded.policies()), (self.index.meta(), self.index.policies()), "{at}");
+        assert_eq!(loaded.policy_source(), self.index.policy_source(), "{at}");
         self.index = loaded;
         self.compare();
     }

@@ -2,7 +2,6 @@
 //! the gate first, before anything else is said about it. Policies are replicated like everything
 //! else: this module decodes and proposes, it keeps nothing.
 
-mod policy;
 mod probe;
 mod snapshot;
 mod time;
@@ -19,12 +18,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
 use prefixd_index::command::Command;
+use prefixd_proto::policy;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
-/// Largest policy set.
-const MAX_POLICY_BYTES: usize = 1 << 20;
 /// Largest probe request.
 const MAX_PROBE_BYTES: usize = 4 << 10;
 /// Most that is read of a body beyond its limit.
@@ -115,7 +113,7 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
     shared.admit(&request, Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
-    let body = body(request, MAX_POLICY_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
+    let body = body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
     let proposed = shared.node()?.propose(Command::SetPolicy(policies)).await;
     proposed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;

@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
@@ -72,7 +72,7 @@ impl IntoResponse for Refusal {
 
 impl Shared {
     /// Lets a call in, or says why not, and counts it. Calls through an open gate are no successes of anybody.
-    async fn admit(&self, request: &Request, surface: Surface) -> Result<(), Refusal> {
+    async fn admit(&self, headers: &HeaderMap, surface: Surface) -> Result<(), Refusal> {
         let audience = match surface {
             Surface::Policy => Audience::Policy,
             Surface::Snapshot | Surface::Probe => Audience::Controller,
@@ -80,7 +80,7 @@ impl Shared {
         if self.gate.is_open() {
             return Ok(());
         }
-        let header = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+        let header = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let judged = self.gate.admit(audience, header).await;
         self.metrics.auth.count(surface, &judged);
         judged.map_err(|denial| match denial {
@@ -100,7 +100,7 @@ impl Shared {
 }
 
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
-    shared.admit(&request, Surface::Snapshot).await?;
+    shared.admit(request.headers(), Surface::Snapshot).await?;
     allow(&request, &[Method::GET], "GET")?;
     let view = shared.node()?.view();
     let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
@@ -111,7 +111,7 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 }
 
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
-    shared.admit(&request, Surface::Policy).await?;
+    shared.admit(request.headers(), Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
     let body = body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
@@ -121,7 +121,7 @@ async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<St
 }
 
 async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
-    shared.admit(&request, Surface::Probe).await?;
+    shared.admit(request.headers(), Surface::Probe).await?;
     allow(&request, &[Method::POST], "POST")?;
     let body = body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
     let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;

@@ -1,8 +1,8 @@
 //! The digest: what two nodes compare to know that they hold the same state. An order-free sum, modulo 2^128, of one
-//! XXH3-128 for each visible entry, each stats row, each policy and each quota. The encodings are a format
+//! XXH3-128 for each visible entry, each stats row, each policy, each quota, and for the policy set's having been pushed. The encodings are a format
 //! (docs/FORMATS.md): they know nothing of any engine, and a change of one is a new version.
 
-use crate::policy::{Eviction, PolicySet, TenantPolicy};
+use crate::policy::{Eviction, PolicySet, PolicySource, TenantPolicy};
 use crate::view::names::Report;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -14,6 +14,7 @@ const POLICY: u8 = 3;
 const QUOTA: u8 = 4;
 const MEMBER: u8 = 5;
 const PARTITION: u8 = 6;
+const PUSHED: u8 = 7;
 
 /// A hash that stands for names in other encodings.
 pub(crate) type NameHash = [u8; 16];
@@ -78,11 +79,15 @@ pub(crate) fn stats(member: &NameHash, report: &Report) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// All policies and quotas.
-pub(crate) fn policies(set: &PolicySet) -> u128 {
+/// All policies and quotas, and one more when the set was pushed.
+pub(crate) fn policies(set: &PolicySet, source: PolicySource) -> u128 {
     let policies = set.policies.iter().map(|(tenant, policy)| self::policy(tenant, policy));
     let quotas = set.quotas.iter().map(|(tenant, &quota)| self::quota(tenant, quota));
-    policies.chain(quotas).fold(0, u128::wrapping_add)
+    let source = match source {
+        PolicySource::File => 0,
+        PolicySource::Pushed => xxh3_128(&[PUSHED, VERSION]),
+    };
+    policies.chain(quotas).fold(source, u128::wrapping_add)
 }
 
 /// One tenant's policy.

@@ -5,6 +5,7 @@
 
 pub mod ingest;
 pub mod lookups;
+pub mod policy;
 
 /// The public contract, `inferencecache.v1alpha1`.
 #[expect(missing_docs, clippy::allow_attributes, reason = "generated; the comments are in the .proto file")]

@@ -7,6 +7,7 @@
 
 mod admin;
 mod calls;
+mod carry;
 mod core;
 mod dial;
 mod disk;
@@ -26,6 +27,9 @@ mod record;
 mod service;
 mod stamp;
 mod start;
+mod status;
+mod stop;
+pub mod tls;
 mod types;
 
 pub use face::{

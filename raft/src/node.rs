@@ -4,17 +4,16 @@ use crate::calls::Calls;
 use crate::core::{Core, Published};
 use crate::dial::Dialer;
 use crate::disk::StoredDisk;
-use crate::face::{MemberStatus, NodeConfig, NodeFigures, NodeStatus, Role, SubmitError};
+use crate::face::{NodeConfig, NodeFigures, NodeStatus, SubmitError};
 use crate::lanes::{self, Carrier, Lanes};
 use crate::log::RaftLog;
 use crate::machine::Machine;
-use crate::membership::{Founder, Place, Promise, PromiseAnswer};
+use crate::membership::{Founder, Place, PromiseAnswer};
 use crate::network::PeerIdentity;
-use crate::proposer::{Done, Leadership, Proposer, Refusal};
+use crate::proposer::{Done, Proposer};
 use crate::record;
 use crate::stamp::Stamps;
-use crate::types::{TypeConfig, wire_members};
-use openraft::Instant as _;
+use crate::types::TypeConfig;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use prefixd_index::command::{ClusterMeta, Command};
@@ -23,18 +22,15 @@ use prefixd_index::{Totals, View};
 use prefixd_proto::node as wire;
 use prefixd_storage::SnapshotStore;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// openraft's handle with this house's types.
 pub(crate) type Raft = openraft::Raft<TypeConfig, Machine>;
-
-/// Longest wait for a leader to appear within one try.
-const LEADER_WAIT: Duration = Duration::from_millis(200);
 
 /// A running node: cheap to clone, all clones are the same node. It ends by [`Node::stop`] or with the process.
 #[derive(Clone)]
@@ -93,7 +89,7 @@ impl Inner {
         self.member.get().map(|(me, raft)| (me, raft))
     }
 
-    fn metrics(&self) -> Option<RaftMetrics<TypeConfig>> {
+    pub(crate) fn metrics(&self) -> Option<RaftMetrics<TypeConfig>> {
         self.member().map(|(_, raft)| raft.metrics().borrow_watched().clone())
     }
 
@@ -195,127 +191,10 @@ impl Inner {
         }
     }
 
-    /// Fills in the answer to "who are you".
-    pub(crate) fn peer_status(&self) -> wire::PeerStatusResponse {
-        let disk = self.founder.state();
-        let metrics = self.metrics();
-        let summary = self.core.published.summary();
-        let mut peer_names: Vec<String> = self.config.peers.iter().map(|peer| peer.name.clone()).collect();
-        peer_names.sort();
-        let members = match &metrics {
-            Some(m) if m.membership_config.membership().nodes().next().is_some() => {
-                wire_members(m.membership_config.membership())
-            }
-            _ => disk.promise.iter().flat_map(Promise::as_members).map(|m| crate::calls::member_to_wire(&m)).collect(),
-        };
-        let state = self.log.store().state();
-        wire::PeerStatusResponse {
-            node_name: self.config.node_name.clone(),
-            node_id: disk.node_id,
-            cluster_id: disk.cluster_id.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default().into(),
-            promise: disk.promise.as_ref().map(crate::calls::promise_to_wire),
-            peer_names,
-            wall_us: wall_us(),
-            members,
-            leader: metrics.as_ref().and_then(|m| m.current_leader),
-            term: metrics.as_ref().map_or(0, |m| m.current_term),
-            last_log_index: state.last.map(|pos| pos.index),
-            committed_index: state.committed.map(|pos| pos.index),
-            applied_index: summary.applied.map(|pos| pos.index),
-            feature_level: summary.meta.feature_level,
-            feature_max: record::FEATURE_MAX,
-            release: env!("CARGO_PKG_VERSION").into(),
-            incarnation: self.incarnation,
-            cluster_time_us: self.core.published.now_us(),
-            ready: self.readiness().0,
-        }
-    }
-
     /// The address of a member's node port, as this node reaches it.
-    fn addr_of(&self, metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<String> {
+    pub(crate) fn addr_of(&self, metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<String> {
         let node = metrics.membership_config.membership().get_node(&id)?;
         Some(self.dialer.addr(&node.name, &node.addr).to_owned())
-    }
-
-    /// One try at a leader that is not this node, given up as soon as another leads.
-    async fn forward(&self, leader: u64, command: &Command, until: Instant) -> Result<Done, Refusal> {
-        let unavailable = |why: String| Refusal::Submit(SubmitError::Unavailable(why));
-        let Some((me, raft)) = self.member() else { return Err(Refusal::NotLeader(None)) };
-        let mut watched = raft.metrics();
-        let addr = self.addr_of(&watched.borrow_watched(), leader).ok_or(Refusal::NotLeader(None))?;
-        let command = record::encode_forward(command).map_err(|e| Refusal::Unreadable(e.to_string()))?;
-        let mut client = self.calls.client(&addr).map_err(unavailable)?;
-        let mut request =
-            tonic::Request::new(wire::ForwardRequest { header: Some(me.header(leader)), command: command.into() });
-        request.set_timeout(until.saturating_duration_since(Instant::now()));
-        let another_leads = async {
-            while watched.changed().await.is_ok() {
-                if watched.borrow_watched().current_leader.is_some_and(|id| id != leader) {
-                    return;
-                }
-            }
-        };
-        let response = tokio::select! {
-            response = client.forward(request) => response,
-            () = another_leads => return Err(Refusal::NotLeader(None)),
-            () = tokio::time::sleep_until(until) => return Err(unavailable("the leader did not answer in time".into())),
-        };
-        let response = response
-            .map_err(|e| unavailable(format!("the leader at {addr}: {:?} {}", e.code(), e.message())))?
-            .into_inner();
-        use wire::forward_response::Outcome;
-        match response.outcome() {
-            Outcome::Committed => Ok(Done {
-                index: response.index,
-                reply: crate::types::Reply { removed: response.removed, wants_sweep: response.wants_sweep },
-            }),
-            Outcome::NotLeader | Outcome::Unspecified => Err(Refusal::NotLeader(response.leader)),
-            Outcome::QueueFull => Err(Refusal::Submit(SubmitError::QueueFull(response.reason))),
-            Outcome::Unavailable => Err(unavailable(response.reason)),
-            Outcome::Refused => Err(Refusal::Unreadable(response.reason)),
-        }
-    }
-}
-
-impl Leadership for Inner {
-    fn raft(&self) -> Option<&Raft> {
-        self.member().map(|(_, raft)| raft)
-    }
-
-    async fn stamp(&self) -> u64 {
-        self.stamps.next(self).await
-    }
-}
-
-impl Carrier for Inner {
-    async fn carry(&self, command: Command, bytes: usize, until: Instant) -> Result<Done, Refusal> {
-        let Some((me, raft)) = self.member() else {
-            let why = format!("this node belongs to no cluster yet: {}", self.readiness().1);
-            return Err(Refusal::Submit(SubmitError::Unavailable(why)));
-        };
-        let mut watched = raft.metrics();
-        let known = watched.borrow_watched().current_leader;
-        let leader = match known {
-            Some(leader) => leader,
-            None => {
-                // Whether it changed or the wait was over, the next try looks again.
-                let _looked = tokio::time::timeout_at(until.min(Instant::now() + LEADER_WAIT), watched.changed()).await;
-                watched.borrow_watched().current_leader.ok_or(Refusal::NotLeader(None))?
-            }
-        };
-        if leader != me.node_id {
-            return self.forward(leader, &command, until).await;
-        }
-        let unavailable = || Refusal::Submit(SubmitError::Unavailable("no quorum took it in time".into()));
-        tokio::time::timeout_at(until, self.proposer.propose(command, bytes))
-            .await
-            .unwrap_or_else(|_| Err(unavailable()))
-    }
-
-    async fn applied(&self, index: u64, until: Instant) -> bool {
-        let mut applied = self.core.published.applied();
-        let reached = tokio::time::timeout_at(until, applied.wait_for(|at| *at >= index)).await;
-        matches!(reached, Ok(Ok(_)))
     }
 }
 
@@ -430,154 +309,4 @@ impl Node {
     pub async fn stop(&self) {
         self.inner.stop().await;
     }
-}
-
-impl Inner {
-    pub(crate) fn stale_ms(&self) -> u64 {
-        let never = self.core.published.mono_us() / 1_000;
-        let Some((_, raft)) = self.member() else { return never };
-        let millis = |since: Duration| u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        let metrics = raft.metrics();
-        let metrics = metrics.borrow_watched();
-        if metrics.state == ServerState::Leader {
-            let alone = metrics.membership_config.membership().voter_ids().count() == 1;
-            return match metrics.last_quorum_acked {
-                _ if alone => 0,
-                Some(at) => millis(at.elapsed()),
-                None => never,
-            };
-        }
-        self.heard().at.map_or(never, |at| millis(at.elapsed()))
-    }
-
-    fn status(&self) -> NodeStatus {
-        let disk = self.founder.state();
-        let summary = self.core.published.summary();
-        let metrics = self.metrics();
-        let state = self.log.store().state();
-        let (ready, unready_reason) = self.readiness();
-        let wall = wall_us();
-        let now = self.core.published.now_us();
-        let latest = self.snapshots.latest();
-        let mut status = NodeStatus {
-            node_name: self.config.node_name.clone(),
-            node_id: disk.node_id,
-            incarnation: self.incarnation,
-            cluster_id: disk.cluster_id,
-            leader_changes: self.leader_changes.load(Ordering::Relaxed),
-            last_log_index: state.last.map_or(0, |pos| pos.index),
-            committed_index: state.committed.map_or(0, |pos| pos.index),
-            applied_index: summary.applied.map_or(0, |pos| pos.index),
-            snapshot_index: self.snapshot_index(),
-            purged_index: state.purged.map_or(0, |pos| pos.index),
-            log_bytes: self.log.store().stats().disk_bytes,
-            snapshot_bytes: latest.as_ref().map_or(0, |generation| generation.bytes()),
-            snapshot_age_seconds: latest
-                .as_ref()
-                .map(|generation| now.saturating_sub(generation.manifest().taken_at_us) / 1_000_000),
-            digest: summary.digest,
-            cluster_time_us: now,
-            wall_us: wall,
-            clock_skew_us: i64::try_from(i128::from(wall) - i128::from(now)).unwrap_or(i64::MAX),
-            stale_ms: self.stale_ms(),
-            ready,
-            unready_reason,
-            feature_level: summary.meta.feature_level,
-            queue_bytes: self.lanes.get().map_or(0, |lanes| lanes.waiting_bytes() as u64),
-            disk_free_bytes: prefixd_storage::disk_free_bytes(&self.config.data_dir).unwrap_or(0),
-            sweeps: summary.sweeps,
-            audit_mismatches: summary.audit_mismatches,
-            duplicate_batches: summary.duplicate_batches,
-            ..NodeStatus::default()
-        };
-        if let Some(metrics) = metrics {
-            fill_from_raft(&mut status, &metrics, &self.dialer);
-        }
-        status
-    }
-
-    async fn stop(&self) {
-        self.stopping.cancel();
-        let Some((me, raft)) = self.member() else {
-            self.stopped.cancel();
-            return;
-        };
-        self.hand_over(me.node_id, raft).await;
-        if let Err(error) = raft.shutdown().await {
-            tracing::warn!(%error, "Raft did not end cleanly");
-        }
-        self.stopped.cancel();
-        let store = self.log.store().clone();
-        let closed = tokio::task::spawn_blocking(move || store.close()).await;
-        match closed {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),
-            Err(error) => tracing::error!(%error, "closing the log did not return"),
-        }
-    }
-
-    /// Names a voter that is close behind as the next leader, and waits a moment for it to lead.
-    async fn hand_over(&self, own_id: u64, raft: &Raft) {
-        let metrics = raft.metrics().borrow_watched().clone();
-        if metrics.state != ServerState::Leader {
-            return;
-        }
-        let Some(successor) = successor(own_id, &metrics) else { return };
-        if let Err(error) = raft.trigger().transfer_leader(successor).await {
-            tracing::warn!(%error, "leadership could not be handed over");
-            return;
-        }
-        let mut watched = raft.metrics();
-        let gone = async {
-            while watched.borrow_watched().current_leader == Some(own_id) && watched.changed().await.is_ok() {}
-        };
-        if tokio::time::timeout(self.config.timing.election_max, gone).await.is_err() {
-            tracing::warn!(successor, "nobody took leadership over in time");
-        }
-    }
-}
-
-/// The voter that has most of the log.
-fn successor(own_id: u64, metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
-    let voters: Vec<u64> = metrics.membership_config.membership().voter_ids().filter(|id| *id != own_id).collect();
-    let replication = metrics.replication.as_ref()?;
-    voters.into_iter().filter_map(|id| Some((replication.get(&id)?.as_ref()?.index(), id))).max().map(|(_, id)| id)
-}
-
-fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>, dialer: &Dialer) {
-    let membership = metrics.membership_config.membership();
-    status.term = metrics.current_term;
-    status.leader = metrics.current_leader;
-    status.role = match metrics.state {
-        ServerState::Learner => Role::Learner,
-        ServerState::Follower => Role::Follower,
-        ServerState::Candidate => Role::Candidate,
-        ServerState::Leader => Role::Leader,
-        ServerState::Shutdown => Role::Unassigned,
-    };
-    if let Some(committed) = &metrics.local_committed {
-        status.committed_index = status.committed_index.max(committed.index());
-    }
-    status.members = wire_members(membership)
-        .into_iter()
-        .map(|member| MemberStatus {
-            lag: lag(metrics, member.node_id),
-            node_id: member.node_id,
-            node_addr: dialer.addr(&member.name, &member.node_addr).to_owned(),
-            name: member.name,
-            voter: member.voter,
-        })
-        .collect();
-}
-
-fn lag(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
-    let last = metrics.last_log_index.unwrap_or(0);
-    if metrics.state != ServerState::Leader {
-        return None;
-    }
-    if id == metrics.id {
-        return Some(0);
-    }
-    let matched = metrics.replication.as_ref()?.get(&id)?.as_ref().map_or(0, |pos| pos.index());
-    Some(last.saturating_sub(matched))
 }

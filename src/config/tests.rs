@@ -113,7 +113,21 @@ fn settings_that_contradict_each_other_are_refused() {
         ("--peers a=h:1,a=h:2 --node-name a", "--peers: names a member twice"),
         ("--peers a=h:1,b=h:2 --node-name c", "--node-name: \"c\" is not one of --peers (a, b)"),
         ("--peers a=h:1", "--node-name: \"host\" is not one of --peers (a)"),
-        ("--node-addr 0.0.0.0:9091", "--bootstrap: must be said"),
+        ("--node-addr 0.0.0.0:9091 --insecure-disable-auth", "--bootstrap: must be said"),
+        ("--node-addr 0.0.0.0:9091 --bootstrap solo", "--node-addr: 0.0.0.0:9091 is not a loopback address"),
+        ("--tls-cert-file c", "--tls-cert-file: needs --tls-key-file"),
+        ("--tls-key-file k", "--tls-key-file: needs --tls-cert-file"),
+        ("--tls-client-ca-file a", "--tls-client-ca-file: needs --tls-cert-file"),
+        ("--node-tls-cert-file c --node-tls-ca-file a", "--node-tls-key-file: is missing"),
+        ("--policy-token-file p", "--policy-token-file: needs --controller-token-file"),
+        ("--controller-token-file p", "--controller-token-file: needs --policy-token-file"),
+        ("--token-review-url http://api --token-review-users u", "--token-review-url: would send tokens in clear"),
+        ("--token-review-url https://api", "--token-review-users: must name who"),
+        ("--token-review-url https://api --token-review-users u --token-review-ca-file=", "--token-review-ca-file: is"),
+        (
+            "--token-review-url https://api --token-review-users u --token-review-policy-audience prefixd-controller",
+            "--token-review-policy-audience: must differ",
+        ),
         ("--bootstrap never", "--bootstrap: never needs --peers"),
         ("--bootstrap peers", "--bootstrap: peers needs --peers"),
         ("--bootstrap solo --peers a=h:1,b=h:2 --node-name a", "--bootstrap: solo contradicts --peers"),
@@ -128,7 +142,13 @@ fn what_is_unset_is_decided() {
     for (line, bootstrap, name) in [
         ("--peers host=h:1,b=h:2", BootstrapMode::Peers, "host"),
         ("--peers a=h:1,b=h:2 --node-name b --bootstrap never", BootstrapMode::Never, "b"),
-        ("--node-addr 0.0.0.0:9091 --bootstrap solo", BootstrapMode::Solo, "prefixd"),
+        ("--node-addr 0.0.0.0:9091 --bootstrap solo --insecure-disable-auth", BootstrapMode::Solo, "prefixd"),
+        (
+            "--node-addr 0.0.0.0:9091 --bootstrap solo --node-tls-cert-file c --node-tls-key-file k --node-tls-ca-file a",
+            BootstrapMode::Solo,
+            "prefixd",
+        ),
+        ("--internal-addr 0.0.0.0:0 --policy-token-file p --controller-token-file c", BootstrapMode::Solo, "prefixd"),
         ("--internal-addr 0.0.0.0:0 --insecure-disable-auth", BootstrapMode::Solo, "prefixd"),
         ("--grpc-addr localhost:0 --http-addr localhost:0", BootstrapMode::Solo, "prefixd"),
     ] {
@@ -149,4 +169,14 @@ fn every_setting_is_a_flag_with_help_a_default_and_a_variable() {
     assert_eq!(said.flags.get("tenant_hot").map(String::as_str), Some("true"));
     assert!(args("--no-such-flag").is_err());
     assert_eq!(Said::default().flags.len(), 0);
+}
+
+#[test]
+fn the_page_of_settings_is_the_table() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/CONFIGURATION.md");
+    if std::env::var_os("PREFIXD_WRITE_DOCS").is_some() {
+        std::fs::write(path, show::page()).unwrap();
+    }
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(page == show::page(), "docs/CONFIGURATION.md is behind: run this test once with PREFIXD_WRITE_DOCS=1");
 }

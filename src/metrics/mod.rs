@@ -2,13 +2,17 @@
 //! from the node when somebody asks. Label values that come from requests are bounded here. docs/METRICS.md lists
 //! every series, and a test holds it to that.
 
+pub mod auth;
 pub mod contract;
 pub mod ingest;
 pub mod lookups;
 pub mod own;
 pub mod roster;
 mod sample;
+mod secure;
 
+use crate::security::Security;
+use auth::AuthCounters;
 use ingest::IngestCounters;
 use lookups::LookupCounters;
 use prefixd_index::view::Published;
@@ -32,6 +36,8 @@ pub struct Metrics {
     pub lookups: LookupCounters,
     /// Updates and events.
     pub ingest: IngestCounters,
+    /// Calls of the controller's port that were judged.
+    pub auth: AuthCounters,
     roster: Mutex<Roster>,
 }
 
@@ -42,6 +48,7 @@ struct Scrape {
     published: Published,
     models: Vec<(Arc<str>, u64)>,
     known_tenant: Box<dyn Fn(&str) -> bool>,
+    security: Arc<Security>,
 }
 
 struct Exposition {
@@ -65,6 +72,8 @@ impl Collector for Exposition {
         };
         self.metrics.lookups.keep(|model| listed.iter().any(|(name, _)| name.as_ref() == model));
         contract::encode(&mut encoder, &listed, &scrape.figures, &*scrape.known_tenant)?;
+        self.metrics.auth.encode(&mut encoder)?;
+        secure::encode(&mut encoder, &scrape.security)?;
         self.metrics.lookups.encode(&mut encoder)?;
         self.metrics.ingest.encode(&mut encoder)?;
         own::encode(&mut encoder, &scrape.status, &scrape.figures, &scrape.published)
@@ -72,7 +81,7 @@ impl Collector for Exposition {
 }
 
 /// The registry behind /metrics.
-pub fn registry(metrics: Arc<Metrics>, node: Node) -> Registry {
+pub fn registry(metrics: Arc<Metrics>, node: Node, security: Arc<Security>) -> Registry {
     let scrape = move || {
         let view = node.view();
         Scrape {
@@ -81,6 +90,7 @@ pub fn registry(metrics: Arc<Metrics>, node: Node) -> Registry {
             published: view.published(),
             models: view.models(),
             known_tenant: Box::new(move |tenant| view.knows_tenant(tenant)),
+            security: security.clone(),
         }
     };
     registry_of(Exposition { metrics, scrape: Box::new(scrape) })

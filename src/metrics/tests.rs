@@ -24,6 +24,7 @@ fn page(metrics: &Arc<Metrics>) -> String {
         published: Published::default(),
         models: vec![("m".into(), 3)],
         known_tenant: Box::new(|tenant| tenant == "known"),
+        security: Arc::default(),
     };
     let registry = registry_of(Exposition { metrics: metrics.clone(), scrape: Box::new(scrape) });
     let mut page = String::new();

@@ -22,7 +22,7 @@ pub(crate) mod write;
 
 use crate::applied::{Applied, AuditResult, BatchOutcome, Totals};
 use crate::command::{Batch, ClusterMeta, Command, Stamped};
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, PolicySource};
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
 use entries::Entries;
@@ -52,6 +52,7 @@ pub struct Index {
     pub(crate) sessions: Sessions,
     meta: ClusterMeta,
     policies: PolicySet,
+    policy_source: PolicySource,
     pub(crate) time_us: u64,
     pub(crate) applied_index: u64,
     digest: u128,
@@ -78,6 +79,7 @@ impl Index {
             sessions: Sessions::default(),
             meta: ClusterMeta::default(),
             policies: PolicySet::default(),
+            policy_source: PolicySource::default(),
             time_us: 0,
             applied_index: 0,
             digest: 0,
@@ -102,7 +104,8 @@ impl Index {
                 }
             }
             Command::Sweep => self.sweep(&mut applied),
-            Command::SetPolicy(policies) => self.set_policies(policies),
+            Command::SetPolicy(policies) => self.set_policies(policies, PolicySource::Pushed),
+            Command::OfferPolicy(policies) => self.offer_policies(policies),
             Command::AccessCredits(credits) => credits.iter().for_each(|credit| self.apply_credit(credit)),
             Command::ClusterMeta(meta) => self.set_meta(meta),
             Command::Audit(audit) => {
@@ -161,6 +164,11 @@ impl Index {
     /// The policy set.
     pub fn policies(&self) -> &PolicySet {
         &self.policies
+    }
+
+    /// Where the policy set comes from.
+    pub fn policy_source(&self) -> PolicySource {
+        self.policy_source
     }
 
     /// The digest of the state.

@@ -13,6 +13,7 @@ mod walk;
 use crate::applied::Totals;
 use crate::delta::Stats;
 use crate::limits::RESERVED_TENANT;
+use crate::policy::{PolicySet, PolicySource};
 use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use search::Search;
@@ -173,6 +174,12 @@ impl View {
         let config = RankConfig::default();
         let search = Search { tables: &self.tables, settings: &settings, config: &config, request: &request, now_us };
         search.matches_alone(hash, replica)
+    }
+
+    /// The policy set that governs, and where it comes from.
+    pub fn policies(&self) -> (PolicySet, PolicySource) {
+        let settings = self.tables.settings.load();
+        (settings.policies.clone(), settings.policy_source)
     }
 
     /// What the writer published after its last apply.

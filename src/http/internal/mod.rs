@@ -1,27 +1,28 @@
-//! The controller's HTTP edge on 8081: GET /snapshot, POST or PUT /policy, POST /probe. It carries no authentication
-//! yet, so the configuration keeps it on loopback unless told otherwise. Policies are replicated like everything
+//! The controller's HTTP edge on 8081: GET /snapshot, POST or PUT /policy, POST /probe. Each call passes
+//! the gate first, before anything else is said about it. Policies are replicated like everything
 //! else: this module decodes and proposes, it keeps nothing.
 
-mod policy;
 mod probe;
 mod snapshot;
 mod time;
 
+use crate::auth::{Audience, Denial, Gate};
+use crate::metrics::Metrics;
+use crate::metrics::auth::Surface;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
 use prefixd_index::command::Command;
+use prefixd_proto::policy;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
-/// Largest policy set.
-const MAX_POLICY_BYTES: usize = 1 << 20;
 /// Largest probe request.
 const MAX_PROBE_BYTES: usize = 4 << 10;
 /// Most that is read of a body beyond its limit.
@@ -34,16 +35,18 @@ const MAX_SCANS: usize = 1;
 struct Shared {
     node: Arc<OnceLock<Node>>,
     scans: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    gate: Arc<Gate>,
 }
 
 /// The routes of the internal port.
-pub fn routes(node: Arc<OnceLock<Node>>) -> Router {
+pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>) -> Router {
     Router::new()
         .route("/snapshot", any(get_snapshot))
         .route("/policy", any(set_policy))
         .route("/probe", any(run_probe))
         .layer(super::traced())
-        .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)) })
+        .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)), metrics, gate })
 }
 
 /// Why a request was not carried out, for its caller.
@@ -62,11 +65,34 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let allow = self.allow.map(|list| [(ALLOW, list)]);
-        (self.status, allow, format!("{}\n", self.reason)).into_response()
+        let challenge = (self.status == StatusCode::UNAUTHORIZED).then_some([(WWW_AUTHENTICATE, "Bearer")]);
+        (self.status, allow, challenge, format!("{}\n", self.reason)).into_response()
     }
 }
 
 impl Shared {
+    /// Lets a call in, or says why not, and counts it. Calls through an open gate are no successes of anybody.
+    async fn admit(&self, request: &Request, surface: Surface) -> Result<(), Refusal> {
+        let audience = match surface {
+            Surface::Policy => Audience::Policy,
+            Surface::Snapshot | Surface::Probe => Audience::Controller,
+        };
+        if self.gate.is_open() {
+            return Ok(());
+        }
+        let header = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+        let judged = self.gate.admit(audience, header).await;
+        self.metrics.auth.count(surface, &judged);
+        judged.map_err(|denial| match denial {
+            Denial::Unauthenticated => Refusal::new(StatusCode::UNAUTHORIZED, "a valid bearer token is required"),
+            Denial::Forbidden => Refusal::new(StatusCode::FORBIDDEN, "this token does not open this path"),
+            Denial::Unavailable(why) => {
+                tracing::warn!(why, "a token could not be reviewed");
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the token can't be reviewed now")
+            }
+        })
+    }
+
     fn node(&self) -> Result<&Node, Refusal> {
         let loading = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the node is still loading its state");
         self.node.get().ok_or_else(loading)
@@ -74,6 +100,7 @@ impl Shared {
 }
 
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    shared.admit(&request, Surface::Snapshot).await?;
     allow(&request, &[Method::GET], "GET")?;
     let view = shared.node()?.view();
     let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
@@ -84,8 +111,9 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 }
 
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
+    shared.admit(&request, Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
-    let body = body(request, MAX_POLICY_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
+    let body = body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
     let proposed = shared.node()?.propose(Command::SetPolicy(policies)).await;
     proposed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
@@ -93,6 +121,7 @@ async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<St
 }
 
 async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    shared.admit(&request, Surface::Probe).await?;
     allow(&request, &[Method::POST], "POST")?;
     let body = body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
     let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;

@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
+pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod ctl;
@@ -11,9 +12,12 @@ pub mod http;
 pub mod metrics;
 pub mod policy_file;
 pub mod ports;
+pub mod security;
 pub mod serve;
 pub mod telemetry;
+pub mod tls;
 pub mod vitals;
+pub mod watched;
 
 #[cfg(test)]
 mod tests;

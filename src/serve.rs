@@ -7,14 +7,14 @@ use crate::http::listen::HttpLimits;
 use crate::http::{self, Loaded};
 use crate::metrics::{self, Metrics};
 use crate::ports::{Bound, Ports};
+use crate::security::Security;
 use crate::telemetry::Telemetry;
 use crate::vitals::Vitals;
-use prefixd_raft::Node;
+use prefixd_raft::{Node, NodeConfig, tls};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +37,13 @@ pub async fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let security = match Security::open(&config) {
+        Ok(security) => security,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
     if check {
         print!("{}", config.to_toml());
         return ExitCode::SUCCESS;
@@ -50,7 +57,7 @@ pub async fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let code = match serve(&config).await {
+    let code = match serve(&config, security).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "prefixd ends");
@@ -62,7 +69,8 @@ pub async fn run(args: ServeArgs) -> ExitCode {
     code
 }
 
-async fn serve(config: &Config) -> Result<(), Fault> {
+async fn serve(config: &Config, security: Security) -> Result<(), Fault> {
+    security.warn(config);
     let mut signals = Signals::new()?;
     let ports = Ports::bind(config)?;
     let bound = ports.bound;
@@ -71,7 +79,7 @@ async fn serve(config: &Config) -> Result<(), Fault> {
     }
     announce(config, &bound);
     let mut running = tokio::select! {
-        started = Running::start(config, ports) => started?,
+        started = Running::start_with(config, ports, security) => started?,
         () = signals.first() => return Ok(()),
     };
     let node = running.node.clone();
@@ -101,20 +109,29 @@ impl Running {
     /// Starts everything on ports that are already bound. Liveness is answered from the first moment, lookups as soon
     /// as the state is loaded, whether the node is ready or not.
     pub async fn start(config: &Config, ports: Ports) -> Result<Self, Fault> {
+        Self::start_with(config, ports, Security::open(config)?).await
+    }
+
+    /// The same with certificates and tokens that were read already.
+    pub async fn start_with(config: &Config, ports: Ports, security: Security) -> Result<Self, Fault> {
+        let security = Arc::new(security);
         let stopping = CancellationToken::new();
         let closing = CancellationToken::new();
+        security.watch(closing.clone());
+        let metrics = Arc::new(Metrics::default());
         let loaded = Arc::new(OnceLock::new());
         let mut servers = JoinSet::new();
         let public = http::public(loaded.clone());
         let limits = config.http_limits();
         servers.spawn(serve_http(ports.http, public, limits, closing.clone()));
         let controlled = Arc::new(OnceLock::new());
-        let internal = http::internal::routes(controlled.clone(), limits.timeout);
+        let gate = security.gate.clone();
+        let internal = http::internal::routes(controlled.clone(), metrics.clone(), gate, limits.timeout);
         servers.spawn(serve_http(ports.internal, internal, limits, closing.clone()));
-        let node = Node::start(config.node(), ports.node).await?;
+        let tls = security.node.as_ref().and_then(|port| port.for_node());
+        let node = Node::start(NodeConfig { tls, ..config.node() }, ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
-        let metrics = Arc::new(Metrics::default());
-        let registry = metrics::registry(metrics.clone(), node.clone());
+        let registry = metrics::registry(metrics.clone(), node.clone(), security.clone());
         // Nobody else sets these.
         let _ = loaded.set(Loaded { vitals: vitals.clone(), registry });
         let _ = controlled.set(node.clone());
@@ -123,10 +140,10 @@ impl Running {
             let (node, metrics, stopping) = (node.clone(), metrics.clone(), stopping.clone());
             tokio::spawn(async move { file.run(node, &metrics.policies, stopping).await });
         }
-        let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, stopping.clone());
-        let listener = TcpListener::from_std(ports.grpc)?;
+        let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, security.tenants.clone(), stopping.clone());
+        let incoming = tls::incoming(ports.grpc, security.grpc.as_ref().map(|port| port.accepting()))?;
         let grpc_closing = closing.clone();
-        servers.spawn(async move { Ok(grpc::serve(edge, listener, grpc_closing).await?) });
+        servers.spawn(async move { Ok(grpc::serve(edge, incoming, grpc_closing).await?) });
         Ok(Self { node, servers, stopping, closing })
     }
 

@@ -1,7 +1,8 @@
 //! Channels to peers. A member's address is its entry in this node's peer list, else what it announced; names are
-//! resolved at each dial. Bulk transfers have channels of their own, so that they never delay a heartbeat.
+//! resolved at each dial. With mutual TLS a peer must prove the host name that was dialled. Bulk transfers have channels of their own, so that they never delay a heartbeat.
 
 use crate::face::Peer;
+use crate::tls::{self, ClientTls};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -27,16 +28,16 @@ pub(crate) enum Purpose {
 }
 
 /// Dials peers and keeps the channels.
-#[derive(Debug, Default)]
 pub(crate) struct Dialer {
     overrides: HashMap<String, String>,
+    tls: Option<ClientTls>,
     channels: Mutex<HashMap<(String, Purpose), Channel>>,
 }
 
 impl Dialer {
-    pub(crate) fn new(peers: &[Peer]) -> Self {
+    pub(crate) fn new(peers: &[Peer], tls: Option<ClientTls>) -> Self {
         let overrides = peers.iter().map(|peer| (peer.name.clone(), peer.addr.clone())).collect();
-        Self { overrides, channels: Mutex::default() }
+        Self { overrides, tls, channels: Mutex::default() }
     }
 
     /// The address of a member: the peer list's, else the announced one.
@@ -61,7 +62,10 @@ impl Dialer {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        let channel = endpoint.connect_lazy();
+        let channel = match &self.tls {
+            Some(tls) => endpoint.connect_with_connector_lazy(tls::connector(addr.to_owned(), None, tls.clone())),
+            None => endpoint.connect_lazy(),
+        };
         channels.insert(key, channel.clone());
         Ok(channel)
     }

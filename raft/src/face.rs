@@ -1,5 +1,6 @@
 //! What a node is configured with and what it tells its owner: plain values, no openraft type.
 
+use crate::tls::NodeTls;
 use prefixd_index::command::ClusterMeta;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -103,6 +104,8 @@ pub struct NodeConfig {
     pub timing: Timing,
     /// Limits.
     pub limits: Limits,
+    /// Mutual TLS of the node port; `None` leaves it open to whoever reaches it.
+    pub tls: Option<NodeTls>,
 }
 
 /// Why a submission was not acknowledged. What was not acknowledged may or may not have been applied.

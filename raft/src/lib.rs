@@ -29,6 +29,7 @@ mod stamp;
 mod start;
 mod status;
 mod stop;
+pub mod tls;
 mod types;
 
 pub use face::{

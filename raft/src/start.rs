@@ -18,7 +18,7 @@ use crate::proposer::{Proposer, ProposerTask};
 use crate::ready::Judge;
 use crate::stamp::Stamps;
 use crate::types::{MemberNode, log_pos, wire_members};
-use crate::{admin, service};
+use crate::{admin, service, tls};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{InitializeError, RaftError};
 use prefixd_index::Index;
@@ -240,7 +240,7 @@ fn assemble(
         on_end.send_if_modified(|failed| failed.is_none().then(|| *failed = Some(why)).is_some());
     })
     .map_err(|e| disk(format!("the index thread could not be started: {e}")))?;
-    let dialer = Arc::new(Dialer::new(&config.peers));
+    let dialer = Arc::new(Dialer::new(&config.peers, config.tls.as_ref().map(|tls| tls.client.clone())));
     let (proposer, task) = Proposer::new(config.limits.entry_bytes, config.limits.queue_bytes);
     let founder = Founder::open(StoredDisk::new(data_dir)).map_err(disk)?;
     let inner = Inner {
@@ -273,9 +273,8 @@ fn assemble(
 
 /// Serves the node port until the node has stopped.
 fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
-    listener.set_nonblocking(true).map_err(StartError::Port)?;
-    let listener = tokio::net::TcpListener::from_std(listener).map_err(StartError::Port)?;
-    let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
+    let tls = node.inner.config.tls.as_ref().map(|tls| tls.port.clone());
+    let incoming = tls::incoming(listener, tls).map_err(StartError::Port)?;
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))

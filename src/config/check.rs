@@ -24,6 +24,9 @@ pub fn together(knobs: &Knobs, host_name: Option<&str>) -> Result<Decided, Vec<P
     gates(knobs, &mut problems);
     limits(knobs, &mut problems);
     addresses(knobs, &mut problems);
+    certificates(knobs, &mut problems);
+    tokens(knobs, &mut problems);
+    exposure(knobs, &mut problems);
     let node_name = node_name(knobs, host_name, &mut problems);
     let bootstrap = bootstrap(knobs, &mut problems);
     match (node_name, bootstrap) {
@@ -56,14 +59,6 @@ fn limits(knobs: &Knobs, problems: &mut Vec<Problem>) {
 }
 
 fn addresses(knobs: &Knobs, problems: &mut Vec<Problem>) {
-    if !knobs.internal_addr.ip().is_loopback() && !knobs.insecure_disable_auth {
-        let reason = format!(
-            "{} is not a loopback address and this release has no authentication for it: \
-             bind 127.0.0.1, or accept the risk with --insecure-disable-auth",
-            knobs.internal_addr
-        );
-        problems.push(Problem::plain("internal_addr", &reason));
-    }
     let bound = [
         ("grpc_addr", knobs.grpc_addr),
         ("http_addr", knobs.http_addr),
@@ -75,6 +70,76 @@ fn addresses(knobs: &Knobs, problems: &mut Vec<Problem>) {
         if !seen.insert(addr) {
             problems.push(Problem::plain(key, &format!("{addr} is taken by another of this node's ports")));
         }
+    }
+}
+
+fn certificates(knobs: &Knobs, problems: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, reason: &str| problems.push(Problem::plain(key, reason));
+    match (&knobs.tls_cert_file, &knobs.tls_key_file, &knobs.tls_client_ca_file) {
+        (Some(_), None, _) => wrong("tls_cert_file", "needs --tls-key-file"),
+        (None, Some(_), _) => wrong("tls_key_file", "needs --tls-cert-file"),
+        (None, None, Some(_)) => wrong("tls_client_ca_file", "needs --tls-cert-file and --tls-key-file"),
+        _ => {}
+    }
+    let node = [
+        ("node_tls_cert_file", &knobs.node_tls_cert_file),
+        ("node_tls_key_file", &knobs.node_tls_key_file),
+        ("node_tls_ca_file", &knobs.node_tls_ca_file),
+    ];
+    if node.iter().any(|(_, path)| path.is_some()) {
+        for (key, _) in node.iter().filter(|(_, path)| path.is_none()) {
+            wrong(key, "is missing: --node-tls-cert-file, --node-tls-key-file and --node-tls-ca-file go together");
+        }
+    }
+}
+
+fn tokens(knobs: &Knobs, problems: &mut Vec<Problem>) {
+    let mut wrong = |key: &str, reason: &str| problems.push(Problem::plain(key, reason));
+    let Some(url) = &knobs.token_review_url else {
+        match (&knobs.policy_token_file, &knobs.controller_token_file) {
+            (Some(_), None) => wrong("policy_token_file", "needs --controller-token-file, or --token-review-url"),
+            (None, Some(_)) => wrong("controller_token_file", "needs --policy-token-file, or --token-review-url"),
+            _ => {}
+        }
+        return;
+    };
+    if url.is_exposed() {
+        wrong("token_review_url", "would send tokens in clear: use https, or http on a loopback address");
+    }
+    if url.secure && knobs.token_review_ca_file.is_none() {
+        wrong("token_review_ca_file", "is needed for https");
+    }
+    if knobs.token_review_users.is_empty() {
+        wrong("token_review_users", "must name who is let in: any pod can have a token made out to any audience");
+    }
+    if knobs.token_review_policy_audience == knobs.token_review_controller_audience {
+        wrong("token_review_policy_audience", "must differ from --token-review-controller-audience");
+    }
+}
+
+/// What must not be reached from elsewhere unless somebody said so.
+fn exposure(knobs: &Knobs, problems: &mut Vec<Problem>) {
+    if knobs.insecure_disable_auth {
+        return;
+    }
+    let is_open = knobs.policy_token_file.is_none() && knobs.token_review_url.is_none();
+    if is_open && !knobs.internal_addr.ip().is_loopback() {
+        let reason = format!(
+            "{} is not a loopback address and nobody is asked for a token there: give --policy-token-file and \
+             --controller-token-file, or --token-review-url, or bind 127.0.0.1, or accept the risk with \
+             --insecure-disable-auth",
+            knobs.internal_addr
+        );
+        problems.push(Problem::plain("internal_addr", &reason));
+    }
+    if knobs.node_tls_ca_file.is_none() && !knobs.node_addr.ip().is_loopback() {
+        let reason = format!(
+            "{} is not a loopback address and whoever reaches it may write the log: give --node-tls-cert-file, \
+             --node-tls-key-file and --node-tls-ca-file, or bind 127.0.0.1, or accept the risk with \
+             --insecure-disable-auth",
+            knobs.node_addr
+        );
+        problems.push(Problem::plain("node_addr", &reason));
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::layers::Settings;
 use super::{Problem, parse};
+use crate::auth::review::ReviewUrl;
 use prefixd_raft::{BootstrapMode, Peer};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -100,8 +101,46 @@ knobs! {
         node_addr: SocketAddr = "127.0.0.1:9091", parse::bind_addr;
         #[doc = "host:port of the node port as announced to the other nodes; default: what --node-addr bound."]
         node_advertise_addr: Option<String> = "", parse::optional(parse::host_port);
-        #[doc = "Serve --internal-addr without authentication even where it isn't loopback."]
+        #[doc = "Serve --internal-addr without tokens, and --node-addr without mutual TLS, even where they aren't loopback."]
         insecure_disable_auth: bool = "false", parse::switch;
+    }
+    "TLS and tokens" {
+        #[doc = "Certificate chain of --grpc-addr in PEM, the own certificate first; TLS is off unless set. This and all files below are read again when they change."]
+        tls_cert_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Its private key in PEM."]
+        tls_key_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "CA that clients of --grpc-addr must have a certificate of; none is demanded unless set."]
+        tls_client_ca_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "This node's certificate chain in PEM, shown by --node-addr and to the other nodes; mutual TLS is off unless set."]
+        node_tls_cert_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Its private key in PEM."]
+        node_tls_key_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "CA of all nodes and operators, and of nobody else."]
+        node_tls_ca_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Tokens for /policy on --internal-addr, one a line."]
+        policy_token_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Tokens for /snapshot and /probe on --internal-addr, one a line."]
+        controller_token_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Ask this Kubernetes API server (TokenReview) about tokens on --internal-addr, such as https://kubernetes.default.svc; off unless set."]
+        token_review_url: Option<ReviewUrl> = "", parse::optional(parse::review_url);
+        #[doc = "CA of that server, for https."]
+        token_review_ca_file: Option<PathBuf> = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt", parse::optional(parse::path);
+        #[doc = "This node's own token towards it; empty sends none."]
+        token_review_token_file: Option<PathBuf> = "/var/run/secrets/kubernetes.io/serviceaccount/token", parse::optional(parse::path);
+        #[doc = "Audience that a reviewed token for /policy must have."]
+        token_review_policy_audience: String = "prefixd-policy", parse::text;
+        #[doc = "Audience that a reviewed token for /snapshot and /probe must have."]
+        token_review_controller_audience: String = "prefixd-controller", parse::text;
+        #[doc = "Users let in by reviewed tokens, separated by commas, such as system:serviceaccount:NAMESPACE:NAME."]
+        token_review_users: Vec<String> = "", parse::words;
+        #[doc = "Longest review of a token; then 503."]
+        token_review_timeout: Duration = "5s", parse::duration(ms(10)..=ms(60_000));
+        #[doc = "How long a token that was let in isn't reviewed again; 0 reviews every call."]
+        token_review_remember: Duration = "10s", parse::duration(NONE..=ms(300_000));
+        #[doc = "Tokens of tenants on --grpc-addr: a line is a token, a space, and tenants separated by commas (* is all); anybody may use any tenant_id unless set."]
+        tenant_token_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Between looks at the files above."]
+        reload_interval: Duration = "2s", parse::duration(ms(10)..=ms(3_600_000));
     }
     "Logs and traces" {
         #[doc = "text or json."]

@@ -9,7 +9,7 @@ use prefixd_raft::{Limits, NodeConfig, Timing};
 use std::time::Duration;
 
 impl Config {
-    /// What the Raft node is started with.
+    /// What the Raft node is started with; its certificates are [`crate::security`]'s to add.
     pub fn node(&self) -> NodeConfig {
         let knobs = &self.knobs;
         NodeConfig {
@@ -35,6 +35,7 @@ impl Config {
                 max_lag_entries: knobs.max_lag,
                 snapshot_preimage_entries: usize::try_from(knobs.snapshot_preimage_entries).unwrap_or(usize::MAX),
             },
+            tls: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Text to values, one small parser a kind of setting. A parser's error says what is allowed, never what was given:
 //! the caller names the flag, the value and where it came from.
 
+use crate::auth::review::ReviewUrl;
 use prefixd_raft::{BootstrapMode, Peer};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -137,6 +138,20 @@ pub fn log_level(given: &str) -> Parsed<String> {
         Ok(_) if !given.is_empty() => Ok(given.into()),
         _ => Err("error, warn, info, debug, trace or a filter such as info,prefixd=debug".into()),
     }
+}
+
+/// Words separated by commas; empty for none.
+pub fn words(given: &str) -> Parsed<Vec<String>> {
+    if given.is_empty() {
+        return Ok(Vec::new());
+    }
+    let one = |word: &str| Some(word.trim().to_owned()).filter(|word| !word.is_empty());
+    given.split(',').map(one).collect::<Option<_>>().ok_or_else(|| "words separated by commas".into())
+}
+
+/// Where a token reviewer is.
+pub fn review_url(given: &str) -> Parsed<ReviewUrl> {
+    ReviewUrl::parse(given).ok_or_else(|| "a URL such as https://kubernetes.default.svc".into())
 }
 
 /// An endpoint of an OTLP collector.

@@ -17,7 +17,7 @@ impl Config {
             }
             let (text, source) = self.effective(knob.key);
             let line = match text.as_str() {
-                "" => format!("# {} is not set", knob.key),
+                "" if knob.default.is_empty() => format!("# {} is not set", knob.key),
                 text => format!("{} = {}", knob.key, literal(text)),
             };
             let _ = if source == "default" { writeln!(out, "{line}") } else { writeln!(out, "{line}  # {source}") };

@@ -8,7 +8,10 @@ use clap::Subcommand;
 use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
+use prefixd_raft::tls::{self, ClientTls};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
@@ -20,6 +23,18 @@ pub struct Args {
     /// A node port.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN")]
     admin: String,
+    /// The CA of the node port, in PEM; dials with TLS.
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_CA", global = true)]
+    tls_ca: Option<PathBuf>,
+    /// This operator's certificate, in PEM, of the same CA.
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_CERT", global = true)]
+    tls_cert: Option<PathBuf>,
+    /// Its private key.
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_KEY", global = true)]
+    tls_key: Option<PathBuf>,
+    /// The name that the node's certificate must have; default: the host in --admin.
+    #[arg(long, value_name = "NAME", env = "PREFIXD_CTL_TLS_SERVER_NAME", global = true)]
+    tls_server_name: Option<String>,
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
@@ -93,9 +108,30 @@ async fn connect(args: &Args) -> Result<AdminClient<Channel>, String> {
         .map_err(|_| format!("--admin {:?} is not host:port", args.admin))?
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(Duration::from_secs(args.timeout));
-    let channel = endpoint.connect().await;
+    let channel = match client_tls(args)? {
+        Some(config) => {
+            let newest: ClientTls = Arc::new(move || config.clone());
+            let connector = tls::connector(args.admin.clone(), args.tls_server_name.clone(), newest);
+            endpoint.connect_with_connector(connector).await
+        }
+        None => endpoint.connect().await,
+    };
     let channel = channel.map_err(|error| format!("no node answers at {}: {}", args.admin, cause(&error)))?;
     Ok(AdminClient::new(channel))
+}
+
+/// What to dial with, if TLS is asked for.
+fn client_tls(args: &Args) -> Result<Option<Arc<rustls::ClientConfig>>, String> {
+    let own = match (&args.tls_cert, &args.tls_key) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err("--tls-cert and --tls-key go together".into()),
+    };
+    match &args.tls_ca {
+        Some(ca) => crate::tls::dialling(ca, own).map(Some),
+        None if own.is_some() || args.tls_server_name.is_some() => Err("TLS needs --tls-ca".into()),
+        None => Ok(None),
+    }
 }
 
 /// The innermost reason: a transport error's own text says only that it is one.

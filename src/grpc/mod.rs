@@ -11,18 +11,20 @@ mod lookup;
 mod reports;
 mod service;
 
+use crate::auth::TenantTokens;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::vitals::Vitals;
 use prefixd_index::RankConfig;
 use prefixd_proto::inferencecache::inference_cache_server::InferenceCacheServer;
 use prefixd_raft::Node;
+use prefixd_raft::tls::Connection;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 /// Flow control: one stream may send this much ahead, and one connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -33,6 +35,7 @@ pub struct Edge {
     node: Node,
     vitals: Arc<Vitals>,
     metrics: Arc<Metrics>,
+    tenants: Arc<TenantTokens>,
     credits: credits::Credits,
     rank: RankConfig,
     max_token_ids: usize,
@@ -55,6 +58,7 @@ impl Edge {
         node: Node,
         vitals: Arc<Vitals>,
         metrics: Arc<Metrics>,
+        tenants: Arc<TenantTokens>,
         stopping: CancellationToken,
     ) -> Arc<Self> {
         let knobs = &config.knobs;
@@ -62,6 +66,7 @@ impl Edge {
             node,
             vitals,
             metrics,
+            tenants,
             credits: credits::Credits::default(),
             rank: config.rank(),
             max_token_ids: usize::try_from(knobs.max_token_ids).unwrap_or(usize::MAX),
@@ -78,7 +83,11 @@ impl Edge {
 }
 
 /// Serves until `closing` is cancelled, then finishes the calls that are under way.
-pub async fn serve(edge: Arc<Edge>, listener: TcpListener, closing: CancellationToken) -> Result<(), ServeError> {
+pub async fn serve(
+    edge: Arc<Edge>,
+    incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static,
+    closing: CancellationToken,
+) -> Result<(), ServeError> {
     let (health, health_driver) = health::service(edge.vitals.clone()).await;
     let reflect = || {
         tonic_reflection::server::Builder::configure()
@@ -102,7 +111,6 @@ pub async fn serve(edge: Arc<Edge>, listener: TcpListener, closing: Cancellation
         .add_service(health)
         .add_service(reflect().build_v1()?)
         .add_service(reflect().build_v1alpha()?);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let serving = server.serve_with_incoming_shutdown(incoming, closing.cancelled());
     let drivers = async {
         tokio::join!(health_driver, edge.credits.run(edge.node.clone(), edge.stopping.clone()));

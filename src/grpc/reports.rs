@@ -3,6 +3,7 @@
 //! bounded, so that a fast producer is slowed down by flow control instead of filling memory.
 
 use super::Edge;
+use crate::auth::Grant;
 use futures::stream::FuturesOrdered;
 use futures::{FutureExt, StreamExt};
 use prefixd_index::delta::Delta;
@@ -27,7 +28,7 @@ struct Gathered {
 
 impl Edge {
     /// Takes in a whole stream. The first failure ends it; what arrived before may have been applied.
-    pub(super) async fn report(&self, mut stream: Streaming<CacheStateUpdate>) -> Result<Ack, Status> {
+    pub(super) async fn report(&self, mut stream: Streaming<CacheStateUpdate>, grant: Grant) -> Result<Ack, Status> {
         let _open = self.metrics.ingest.open_stream();
         let mut in_flight = FuturesOrdered::new();
         let mut unacked_bytes = 0;
@@ -45,7 +46,7 @@ impl Edge {
                 () = self.stopping.cancelled(), if ended.is_none() => return Err(self.stopping_status()),
                 message = stream.message(), if room => {
                     let mut gathered = Gathered::default();
-                    ended = self.gather(message, &mut stream, &mut gathered);
+                    ended = self.gather(message, &mut stream, &grant, &mut gathered);
                     if !gathered.deltas.is_empty() {
                         let bytes = gathered.bytes;
                         unacked_bytes += bytes;
@@ -80,12 +81,16 @@ impl Edge {
         &self,
         first: Result<Option<CacheStateUpdate>, Status>,
         stream: &mut Streaming<CacheStateUpdate>,
+        grant: &Grant,
         gathered: &mut Gathered,
     ) -> Option<Result<(), Status>> {
         let mut next = Some(first);
         while let Some(message) = next {
             match message {
-                Ok(Some(update)) => self.take(update, gathered),
+                Ok(Some(update)) => match self.tenants.check(grant, &update.tenant_id) {
+                    Ok(()) => self.take(update, gathered),
+                    Err(denied) => return Some(Err(denied)),
+                },
                 Ok(None) => return Some(Ok(())),
                 Err(status) => return Some(Err(status)),
             }

@@ -13,12 +13,21 @@ use tonic::{Request, Response, Status, Streaming};
 /// The service on one node.
 pub(super) struct CachePlane(pub(super) Arc<Edge>);
 
+impl CachePlane {
+    /// Judges the token of a call with one message.
+    fn admit<T>(&self, request: &Request<T>, tenant: &str) -> Result<(), Status> {
+        let grant = self.0.tenants.admit(request.metadata())?;
+        self.0.tenants.check(&grant, tenant)
+    }
+}
+
 #[tonic::async_trait]
 impl InferenceCache for CachePlane {
     async fn render_template(
         &self,
-        _request: Request<wire::RenderTemplateRequest>,
+        request: Request<wire::RenderTemplateRequest>,
     ) -> Result<Response<wire::RenderTemplateResponse>, Status> {
+        self.admit(&request, &request.get_ref().tenant_id)?;
         let reason_code = "OK".to_owned();
         Ok(Response::new(wire::RenderTemplateResponse { reason_code, ..Default::default() }))
     }
@@ -28,6 +37,7 @@ impl InferenceCache for CachePlane {
         request: Request<wire::LookupRouteRequest>,
     ) -> Result<Response<wire::LookupRouteResponse>, Status> {
         let started = Instant::now();
+        self.admit(&request, &request.get_ref().tenant_id)?;
         let arrived = request.extensions().get::<Arrived>().map_or(started, |arrived| arrived.0);
         let caller = deadline::of_caller(request.metadata(), arrived);
         Ok(self.0.lookup(request.into_inner(), started, caller))
@@ -35,8 +45,9 @@ impl InferenceCache for CachePlane {
 
     async fn lookup_pd_route(
         &self,
-        _request: Request<wire::LookupPdRouteRequest>,
+        request: Request<wire::LookupPdRouteRequest>,
     ) -> Result<Response<wire::LookupPdRouteResponse>, Status> {
+        self.admit(&request, &request.get_ref().tenant_id)?;
         let reason_code = "NO_HINT".to_owned();
         Ok(Response::new(wire::LookupPdRouteResponse { reason_code, ..Default::default() }))
     }
@@ -45,6 +56,7 @@ impl InferenceCache for CachePlane {
         &self,
         request: Request<wire::GetCacheStateRequest>,
     ) -> Result<Response<wire::GetCacheStateResponse>, Status> {
+        self.admit(&request, &request.get_ref().tenant_id)?;
         let message = request.into_inner();
         let state = self.0.node.view().cache_state(&message.tenant_id, &message.model_id);
         Ok(Response::new(lookups::cache_state(state)))
@@ -54,10 +66,12 @@ impl InferenceCache for CachePlane {
         &self,
         request: Request<Streaming<wire::CacheStateUpdate>>,
     ) -> Result<Response<wire::Ack>, Status> {
-        self.0.report(request.into_inner()).await.map(Response::new)
+        let grant = self.0.tenants.admit(request.metadata())?;
+        self.0.report(request.into_inner(), grant).await.map(Response::new)
     }
 
     async fn publish_event(&self, request: Request<wire::CacheEvent>) -> Result<Response<wire::Ack>, Status> {
+        self.admit(&request, &request.get_ref().tenant_id)?;
         self.0.publish(request.into_inner()).await.map(Response::new)
     }
 
@@ -65,8 +79,9 @@ impl InferenceCache for CachePlane {
 
     async fn stream_cache_events(
         &self,
-        _request: Request<wire::StreamEventsRequest>,
+        request: Request<wire::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamCacheEventsStream>, Status> {
+        self.admit(&request, &request.get_ref().tenant_id)?;
         Ok(Response::new(tokio_stream::empty()))
     }
 
@@ -74,8 +89,9 @@ impl InferenceCache for CachePlane {
 
     async fn stream_metrics(
         &self,
-        _request: Request<wire::StreamMetricsRequest>,
+        request: Request<wire::StreamMetricsRequest>,
     ) -> Result<Response<Self::StreamMetricsStream>, Status> {
+        self.0.tenants.admit(request.metadata())?;
         Ok(Response::new(tokio_stream::empty()))
     }
 }

@@ -15,7 +15,6 @@ pub(super) fn encode(
     known_tenant: &dyn Fn(&str) -> bool,
 ) -> fmt::Result {
     gauge(encoder, "inferencecache_server_up", "1 while the server runs", 1.0)?;
-    gauge(encoder, "inferencecache_server_grpc_tls_enabled", "1 when the gRPC port speaks TLS", 0.0)?;
     gauges(
         encoder,
         "inferencecache_index_entries",

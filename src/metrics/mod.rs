@@ -2,6 +2,7 @@
 //! from the node when somebody asks. Label values that come from requests are bounded here. docs/METRICS.md lists
 //! every series, and a test holds it to that.
 
+pub mod auth;
 pub mod contract;
 pub mod ingest;
 pub mod load;
@@ -11,7 +12,10 @@ pub mod policies;
 pub mod process;
 pub mod roster;
 mod sample;
+mod secure;
 
+use crate::security::Security;
+use auth::AuthCounters;
 use ingest::IngestCounters;
 use load::LoadCounters;
 use lookups::LookupCounters;
@@ -38,6 +42,8 @@ pub struct Metrics {
     pub lookups: LookupCounters,
     /// Updates and events.
     pub ingest: IngestCounters,
+    /// Calls of the controller's port that were judged.
+    pub auth: AuthCounters,
     /// Calls under way and turned away.
     pub load: LoadCounters,
     /// The policy file.
@@ -52,6 +58,7 @@ struct Scrape {
     published: Published,
     models: Vec<(Arc<str>, u64)>,
     known_tenant: Box<dyn Fn(&str) -> bool>,
+    security: Arc<Security>,
     policies_pushed: bool,
     resident_bytes: Option<u64>,
 }
@@ -77,6 +84,8 @@ impl Collector for Exposition {
         };
         self.metrics.lookups.keep(|model| listed.iter().any(|(name, _)| name.as_ref() == model));
         contract::encode(&mut encoder, &listed, &scrape.figures, &*scrape.known_tenant)?;
+        self.metrics.auth.encode(&mut encoder)?;
+        secure::encode(&mut encoder, &scrape.security)?;
         self.metrics.lookups.encode(&mut encoder)?;
         self.metrics.ingest.encode(&mut encoder)?;
         self.metrics.load.encode(&mut encoder)?;
@@ -87,7 +96,7 @@ impl Collector for Exposition {
 }
 
 /// The registry behind /metrics.
-pub fn registry(metrics: Arc<Metrics>, node: Node) -> Registry {
+pub fn registry(metrics: Arc<Metrics>, node: Node, security: Arc<Security>) -> Registry {
     let scrape = move || {
         let view = node.view();
         Scrape {
@@ -98,6 +107,7 @@ pub fn registry(metrics: Arc<Metrics>, node: Node) -> Registry {
             policies_pushed: view.policy_source() == PolicySource::Pushed,
             resident_bytes: process::resident_bytes(),
             known_tenant: Box::new(move |tenant| view.knows_tenant(tenant)),
+            security: security.clone(),
         }
     };
     registry_of(Exposition { metrics, scrape: Box::new(scrape) })

@@ -26,6 +26,7 @@ fn page(metrics: &Arc<Metrics>) -> String {
         published: Published::default(),
         models: vec![("m".into(), 3)],
         known_tenant: Box::new(|tenant| tenant == "known"),
+        security: Arc::default(),
         policies_pushed: true,
         resident_bytes: Some(1 << 20),
     };
@@ -177,6 +178,7 @@ fn a_hundred_thousand_made_up_models_and_tenants_make_no_series() {
         }),
         policies_pushed: false,
         resident_bytes: None,
+        security: Arc::default(),
     };
     let registry = registry_of(Exposition { metrics, scrape: Box::new(scrape) });
     for _ in 0..2 {

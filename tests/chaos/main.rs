@@ -4,9 +4,12 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
 mod cluster;
+mod controller;
+mod evictions;
 mod founding;
 mod kills;
 mod oracle;
+mod policies;
 mod policy_file;
 mod rejoin;
 mod replaying;

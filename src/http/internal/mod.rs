@@ -1,16 +1,19 @@
-//! The controller's HTTP edge on 8081: GET /snapshot, POST or PUT /policy, POST /probe. It carries no authentication
-//! yet, so the configuration keeps it on loopback unless told otherwise. Policies are replicated like everything
+//! The controller's HTTP edge on 8081: GET /snapshot, POST or PUT /policy, POST /probe. Each call passes
+//! the gate first, before anything else is said about it. Policies are replicated like everything
 //! else: this module decodes and proposes, it keeps nothing.
 
 mod probe;
 mod snapshot;
 mod time;
 
+use crate::auth::{Audience, Denial, Gate};
+use crate::metrics::Metrics;
+use crate::metrics::auth::Surface;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{ALLOW, CONTENT_TYPE};
-use axum::http::{Method, StatusCode};
+use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
@@ -38,10 +41,12 @@ struct Shared {
     /// Probes whose block is not removed yet.
     probes: Arc<Semaphore>,
     body_timeout: Duration,
+    metrics: Arc<Metrics>,
+    gate: Arc<Gate>,
 }
 
 /// The routes of the internal port; a body must have come within `body_timeout`.
-pub fn routes(node: Arc<OnceLock<Node>>, body_timeout: Duration) -> Router {
+pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>, body_timeout: Duration) -> Router {
     Router::new()
         .route("/snapshot", any(get_snapshot))
         .route("/policy", any(set_policy))
@@ -52,6 +57,8 @@ pub fn routes(node: Arc<OnceLock<Node>>, body_timeout: Duration) -> Router {
             scans: Arc::new(Semaphore::new(MAX_SCANS)),
             probes: Arc::new(Semaphore::new(MAX_PROBES)),
             body_timeout,
+            metrics,
+            gate,
         })
 }
 
@@ -71,11 +78,34 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let allow = self.allow.map(|list| [(ALLOW, list)]);
-        (self.status, allow, format!("{}\n", self.reason)).into_response()
+        let challenge = (self.status == StatusCode::UNAUTHORIZED).then_some([(WWW_AUTHENTICATE, "Bearer")]);
+        (self.status, allow, challenge, format!("{}\n", self.reason)).into_response()
     }
 }
 
 impl Shared {
+    /// Lets a call in, or says why not, and counts it. Calls through an open gate are no successes of anybody.
+    async fn admit(&self, headers: &HeaderMap, surface: Surface) -> Result<(), Refusal> {
+        let audience = match surface {
+            Surface::Policy => Audience::Policy,
+            Surface::Snapshot | Surface::Probe => Audience::Controller,
+        };
+        if self.gate.is_open() {
+            return Ok(());
+        }
+        let header = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        let judged = self.gate.admit(audience, header).await;
+        self.metrics.auth.count(surface, &judged);
+        judged.map_err(|denial| match denial {
+            Denial::Unauthenticated => Refusal::new(StatusCode::UNAUTHORIZED, "a valid bearer token is required"),
+            Denial::Forbidden => Refusal::new(StatusCode::FORBIDDEN, "this token does not open this path"),
+            Denial::Unavailable(why) => {
+                tracing::warn!(why, "a token could not be reviewed");
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the token can't be reviewed now")
+            }
+        })
+    }
+
     fn node(&self) -> Result<&Node, Refusal> {
         let loading = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the node is still loading its state");
         self.node.get().ok_or_else(loading)
@@ -89,6 +119,7 @@ impl Shared {
 }
 
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    shared.admit(request.headers(), Surface::Snapshot).await?;
     allow(&request, &[Method::GET], "GET")?;
     let view = shared.node()?.view();
     let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
@@ -99,6 +130,7 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 }
 
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
+    shared.admit(request.headers(), Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
     let body = shared.body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
@@ -108,6 +140,7 @@ async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<St
 }
 
 async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    shared.admit(request.headers(), Surface::Probe).await?;
     allow(&request, &[Method::POST], "POST")?;
     let body = shared.body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
     let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;

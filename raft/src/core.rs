@@ -315,7 +315,8 @@ impl Worker {
         evictions.lru_ttl += new.lru_ttl;
         evictions.lfu_ttl += new.lfu_ttl;
         for (tenant, prefixes) in &new.over_quota {
-            let is_counted = evictions.over_quota.len() < MAX_COUNTED_TENANTS || evictions.over_quota.contains_key(tenant);
+            let is_counted =
+                evictions.over_quota.len() < MAX_COUNTED_TENANTS || evictions.over_quota.contains_key(tenant);
             // No tenant is called "": there the ones beyond the limit are counted together.
             let tenant = if is_counted { tenant.clone() } else { String::new() };
             *evictions.over_quota.entry(tenant).or_default() += prefixes;

@@ -9,11 +9,11 @@ pub mod node;
 pub mod parse;
 pub mod show;
 
+use crate::policy_file::PolicyFile;
 pub use args::ServeArgs;
 pub use knobs::Knobs;
 use knobs::TABLE;
 use layers::{Setting, Settings};
-use crate::policy_file::PolicyFile;
 use prefixd_raft::BootstrapMode;
 use std::path::{Path, PathBuf};
 
@@ -92,7 +92,8 @@ impl Config {
         let knobs = Knobs::read(&settings).map_err(ConfigError::Problems)?;
         let decided = check::together(&knobs, host_name).map_err(ConfigError::Problems)?;
         let policy_file = knobs.policy_file.clone().map(PolicyFile::open).transpose();
-        let policy_file = policy_file.map_err(|bad| ConfigError::Problems(vec![Problem::plain("policy_file", &bad)]))?;
+        let policy_file =
+            policy_file.map_err(|bad| ConfigError::Problems(vec![Problem::plain("policy_file", &bad)]))?;
         Ok(Self { knobs, bootstrap: decided.bootstrap, node_name: decided.node_name, policy_file, settings })
     }
 }

@@ -21,7 +21,12 @@ impl PolicyCounters {
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>, was_pushed: bool) -> fmt::Result {
         let pushed = f64::from(u8::from(was_pushed));
-        gauge(encoder, "prefixd_policy_pushed", "1 when a policy set was pushed, so that no policy file counts", pushed)?;
+        gauge(
+            encoder,
+            "prefixd_policy_pushed",
+            "1 when a policy set was pushed, so that no policy file counts",
+            pushed,
+        )?;
         counters(
             encoder,
             "prefixd_policy_file_contents",

@@ -22,7 +22,7 @@ pub enum Command {
     Deltas(Vec<Batch>),
     /// One slice of background removal: dead entries of cleared replicas, expired entries and stats, quotas, sessions.
     Sweep,
-    /// Replaces the whole policy set.
+    /// Replaces the whole policy set, on behalf of somebody who pushed it. From then on offers change nothing.
     SetPolicy(PolicySet),
     /// LFU credits collected by one node.
     AccessCredits(Vec<Credit>),
@@ -32,6 +32,8 @@ pub enum Command {
     Audit(Audit),
     /// The self-test of POST /probe: one synthetic block written to or removed from the reserved tenant.
     Probe(Probe),
+    /// Replaces the whole policy set with the one of a node's file, unless somebody pushed one.
+    OfferPolicy(PolicySet),
 }
 
 /// Deltas taken in by one node, in order, under that node's (session, sequence).

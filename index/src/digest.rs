@@ -1,8 +1,8 @@
 //! The digest: what two nodes compare to know that they hold the same state. An order-free sum, modulo 2^128, of one
-//! XXH3-128 for each visible entry, each stats row, each policy and each quota. The encodings are a format
+//! XXH3-128 for each visible entry, each stats row, each policy, each quota, and for the policy set's having been pushed. The encodings are a format
 //! (docs/FORMATS.md): they know nothing of any engine, and a change of one is a new version.
 
-use crate::policy::{Eviction, PolicySet, TenantPolicy};
+use crate::policy::{Eviction, PolicySet, PolicySource, TenantPolicy};
 use crate::view::names::Report;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -14,6 +14,7 @@ const POLICY: u8 = 3;
 const QUOTA: u8 = 4;
 const MEMBER: u8 = 5;
 const PARTITION: u8 = 6;
+const PUSHED: u8 = 7;
 
 /// A hash that stands for names in other encodings.
 pub(crate) type NameHash = [u8; 16];
@@ -78,11 +79,15 @@ pub(crate) fn stats(member: &NameHash, report: &Report) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// All policies and quotas.
-pub(crate) fn policies(set: &PolicySet) -> u128 {
+/// All policies and quotas, and one more when the set was pushed.
+pub(crate) fn policies(set: &PolicySet, source: PolicySource) -> u128 {
     let policies = set.policies.iter().map(|(tenant, policy)| self::policy(tenant, policy));
     let quotas = set.quotas.iter().map(|(tenant, &quota)| self::quota(tenant, quota));
-    policies.chain(quotas).fold(0, u128::wrapping_add)
+    let source = match source {
+        PolicySource::File => 0,
+        PolicySource::Pushed => xxh3_128(&[PUSHED, VERSION]),
+    };
+    policies.chain(quotas).fold(source, u128::wrapping_add)
 }
 
 /// One tenant's policy.
@@ -125,4 +130,47 @@ fn strings(tag: u8, strings: &[&str]) -> Vec<u8> {
         bytes.extend_from_slice(string.as_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::Stats;
+    use crate::policy::Strategy;
+
+    /// Version 1 as it was released; the numbers were computed from docs/FORMATS.md with the xxHash authors' library.
+    #[test]
+    fn version_1_stays_what_it_is() {
+        let (member, partition) = (member("tenant", "model", "replica"), partition("vllm", "sql"));
+        let hash = &[0xde, 0xad, 0xbe, 0xef];
+        let fields = EntryFields { hash, last_seen_us: 1_000_007, tokens: 48, tier: 2, accesses: 5 };
+        assert_eq!(entry(&member, &partition, &fields), 0xbfc3_79df_3dd3_61f1_3fca_de6b_e0ff_fa3d);
+        let report = Report {
+            stats: Stats {
+                cache_memory_bytes: -3,
+                hit_rate: 0.5,
+                pressure: -1.25,
+                t2_hit_tokens: 7,
+                t2_query_tokens: 9,
+            },
+            payload_us: 1_000_000,
+            liveness_us: 1_000_009,
+        };
+        assert_eq!(stats(&member, &report), 0x5054_4517_b26e_1fa9_aea7_f2f1_47aa_a36e);
+        let one = TenantPolicy {
+            ttl_us: Some(900),
+            minimum_matched_tokens: Some(64),
+            routing_floor_score: Some(2.5),
+            eviction: Eviction::Lfu,
+            affinity_routing: Some(false),
+            strategy: Some(Strategy { enable_chain_matching: true, require_chain: false, enable_tenant_hot: true }),
+            ..TenantPolicy::default()
+        };
+        assert_eq!(policy("tenant", &one), 0x7c46_4310_b604_4e98_87d5_5f4f_02f5_ac6e);
+        assert_eq!(quota("tenant", 10), 0x6829_6079_62d9_dea9_70cc_4131_e60f_5e96);
+        let mut set = PolicySet::default();
+        set.policies.insert("tenant".into(), one.clone());
+        set.quotas.insert("tenant".into(), 10);
+        assert_eq!(policies(&set), policy("tenant", &one).wrapping_add(quota("tenant", 10)));
+    }
 }

@@ -13,6 +13,16 @@ pub struct PolicySet {
     pub quotas: BTreeMap<String, u64>,
 }
 
+/// Where the policy set comes from.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum PolicySource {
+    /// Nobody pushed one: it is empty, or the one that a node's file offered.
+    #[default]
+    File,
+    /// Somebody pushed it; what files offer no longer counts.
+    Pushed,
+}
+
 /// What governs one tenant. `None` means the node's or the cluster's default.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct TenantPolicy {

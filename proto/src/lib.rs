@@ -4,7 +4,9 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod ingest;
+pub mod keyed;
 pub mod lookups;
+pub mod policy;
 
 /// The public contract, `inferencecache.v1alpha1`.
 #[expect(missing_docs, clippy::allow_attributes, reason = "generated; the comments are in the .proto file")]

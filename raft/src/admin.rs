@@ -3,8 +3,10 @@
 use crate::face::SubmitError;
 use crate::node::Node;
 use prefixd_index::command::Command;
+use prefixd_index::policy::PolicySource;
 use prefixd_proto::admin as wire;
 use prefixd_proto::admin::admin_server::{Admin, AdminServer};
+use prefixd_proto::policy;
 use tonic::{Request, Response, Status};
 
 /// Sweeps that one request proposes at most; each removes a slice.
@@ -83,6 +85,30 @@ impl Admin for AdminService {
             }
         }
         Ok(Response::new(response))
+    }
+
+    async fn get_policy(
+        &self,
+        _request: Request<wire::GetPolicyRequest>,
+    ) -> Result<Response<wire::GetPolicyResponse>, Status> {
+        let view = self.0.view();
+        let applied_index = view.published().applied_index;
+        let (set, source) = view.policies();
+        let pushed = source == PolicySource::Pushed;
+        Ok(Response::new(wire::GetPolicyResponse { document: policy::encode(&set), pushed, applied_index }))
+    }
+
+    async fn set_policy(
+        &self,
+        request: Request<wire::SetPolicyRequest>,
+    ) -> Result<Response<wire::SetPolicyResponse>, Status> {
+        let document = request.into_inner().document;
+        if document.len() > policy::MAX_BYTES {
+            return Err(Status::invalid_argument(format!("the document is over {} bytes", policy::MAX_BYTES)));
+        }
+        let set = policy::decode(document.as_bytes()).map_err(Status::invalid_argument)?;
+        let index = self.0.propose(Command::SetPolicy(set)).await.map_err(status_of)?;
+        Ok(Response::new(wire::SetPolicyResponse { index }))
     }
 }
 

@@ -185,3 +185,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> io::Result<T> {
     tokio::task::spawn_blocking(call).await.map_err(|e| io::Error::other(format!("a blocking call failed: {e}")))?
 }
+
+#[cfg(test)]
+mod tests;

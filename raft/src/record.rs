@@ -110,3 +110,63 @@ pub(crate) fn entry(pos: LogPos, body: Arc<[u8]>) -> io::Result<Entry> {
 pub(crate) fn from_record(record: LogRecord) -> io::Result<Entry> {
     entry(record.pos, record.body)
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+mod tests {
+    use super::*;
+    use prefixd_index::command::{Audit, Batch};
+
+    fn stamped() -> Stamped {
+        let batch = Batch { session: 7, sequence: 3, producer: None, deltas: Vec::new() };
+        Stamped { stamp_us: 1_000, command: Command::Deltas(vec![batch]) }
+    }
+
+    #[test]
+    fn every_kind_of_entry_comes_back_from_its_record() {
+        let node = |name: &str| MemberNode { name: name.into(), addr: format!("{name}:9091") };
+        let nodes = BTreeMap::from([(1, node("a")), (2, node("b")), (3, node("c"))]);
+        let joint = vec![BTreeSet::from([1, 2]), BTreeSet::from([1, 3])];
+        let payloads = [
+            Payload::Blank,
+            Payload::Normal(encode_command(&stamped()).unwrap()),
+            Payload::Membership(Membership::new(joint, nodes).unwrap()),
+        ];
+        for (index, payload) in (1..).zip(payloads) {
+            let pos = LogPos { term: 4, index };
+            let back = from_record(LogRecord { pos, body: body(&payload).unwrap() }).unwrap();
+            assert_eq!(back.payload, payload);
+            assert_eq!((back.log_id.committed_leader_id().term, back.log_id.index()), (4, index));
+        }
+    }
+
+    #[test]
+    fn commands_come_back_and_forwarded_ones_are_told_from_logged_ones() {
+        let logged = encode_command(&stamped()).unwrap();
+        assert_eq!(decode_command(&logged.0).unwrap(), stamped());
+        let forwarded = encode_forward(&stamped().command).unwrap();
+        assert_eq!(decode_forward(&forwarded).unwrap(), stamped().command);
+        assert!(decode_command(&forwarded).is_err() && decode_forward(&logged.0).is_err());
+    }
+
+    #[test]
+    fn a_command_of_a_later_release_is_refused_with_both_versions() {
+        let later = codec::encode(COMMAND, 9, &stamped()).unwrap();
+        let said = decode_command(&later).unwrap_err().to_string();
+        assert!(said.contains('9') && said.contains('1'), "{said}");
+    }
+
+    #[test]
+    fn no_flipped_bit_and_no_cut_of_a_command_is_read() {
+        let audit = Command::Audit(Audit { index: 9, digest: 0x1234 });
+        let whole = encode_command(&Stamped { stamp_us: 5, command: audit }).unwrap().0.to_vec();
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bad = whole.clone();
+                bad[at] ^= 1 << bit;
+                assert!(decode_command(&bad).is_err(), "byte {at}, bit {bit}");
+            }
+            assert!(decode_command(&whole[..at]).is_err(), "cut to {at}");
+        }
+    }
+}

@@ -4,8 +4,11 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
 mod cluster;
+mod controller;
+mod evictions;
 mod founding;
 mod kills;
 mod oracle;
+mod policies;
 mod rejoin;
 mod replaying;

@@ -22,7 +22,7 @@ pub(crate) mod write;
 
 use crate::applied::{Applied, AuditResult, BatchOutcome, Totals};
 use crate::command::{Batch, ClusterMeta, Command, Stamped};
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, PolicySource};
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
 use entries::Entries;
@@ -52,6 +52,7 @@ pub struct Index {
     pub(crate) sessions: Sessions,
     meta: ClusterMeta,
     policies: PolicySet,
+    policy_source: PolicySource,
     pub(crate) time_us: u64,
     pub(crate) applied_index: u64,
     digest: u128,
@@ -78,6 +79,7 @@ impl Index {
             sessions: Sessions::default(),
             meta: ClusterMeta::default(),
             policies: PolicySet::default(),
+            policy_source: PolicySource::default(),
             time_us: 0,
             applied_index: 0,
             digest: 0,
@@ -102,7 +104,8 @@ impl Index {
                 }
             }
             Command::Sweep => self.sweep(&mut applied),
-            Command::SetPolicy(policies) => self.set_policies(policies),
+            Command::SetPolicy(policies) => self.set_policies(policies, PolicySource::Pushed),
+            Command::OfferPolicy(policies) => self.offer_policies(policies),
             Command::AccessCredits(credits) => credits.iter().for_each(|credit| self.apply_credit(credit)),
             Command::ClusterMeta(meta) => self.set_meta(meta),
             Command::Audit(audit) => {
@@ -163,6 +166,11 @@ impl Index {
         &self.policies
     }
 
+    /// Where the policy set comes from.
+    pub fn policy_source(&self) -> PolicySource {
+        self.policy_source
+    }
+
     /// The digest of the state.
     pub fn digest(&self) -> u128 {
         self.digest
@@ -179,8 +187,9 @@ impl Index {
     }
 
     /// True when another Sweep should follow at once: dead entries wait, the last slice was full, or the cap is
-    /// exceeded.
+    /// exceeded and there is something that it can take.
     pub fn wants_sweep(&self) -> bool {
-        !self.retired.is_empty() || self.sweep_was_full || self.is_over_cap()
+        let can_trim = self.is_over_cap() && self.totals.entries > self.totals.reserved_entries;
+        !self.retired.is_empty() || self.sweep_was_full || can_trim
     }
 }

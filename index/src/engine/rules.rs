@@ -8,7 +8,7 @@ use super::stats;
 use crate::command::{ClusterMeta, Credit};
 use crate::digest;
 use crate::limits::MAX_ID_BYTES;
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, PolicySource};
 use crate::view::Settings;
 use crate::view::settings;
 use crate::view::tables::BlockRef;
@@ -16,12 +16,13 @@ use std::sync::Arc;
 
 impl Index {
     /// Replaces the policy set. Nothing is trimmed here: quotas and TTLs act at the next update or sweep.
-    pub(crate) fn set_policies(&mut self, new: &PolicySet) {
+    pub(crate) fn set_policies(&mut self, new: &PolicySet, source: PolicySource) {
         let governs = |tenant: &String| (1..=MAX_ID_BYTES).contains(&tenant.len());
         let mut new = new.clone();
         new.policies.retain(|tenant, _| governs(tenant));
         new.quotas.retain(|tenant, _| governs(tenant));
-        let (old_digest, new_digest) = (digest::policies(&self.policies), digest::policies(&new));
+        let old_digest = digest::policies(&self.policies, self.policy_source);
+        let new_digest = digest::policies(&new, source);
         self.digest = self.digest.wrapping_sub(old_digest).wrapping_add(new_digest);
 
         let changed: Vec<(u32, TtlClass, bool)> = self
@@ -53,7 +54,15 @@ impl Index {
             self.link_stats(member, true);
         }
         self.policies = new;
+        self.policy_source = source;
         self.publish_settings();
+    }
+
+    /// Takes the set of a file, unless somebody pushed one.
+    pub(crate) fn offer_policies(&mut self, offered: &PolicySet) {
+        if self.policy_source == PolicySource::File {
+            self.set_policies(offered, PolicySource::File);
+        }
     }
 
     /// Puts a member's stats row into the order of its tenant's TTL, or takes it out.
@@ -75,7 +84,11 @@ impl Index {
 
     /// Tells readers what governs lookups.
     pub(crate) fn publish_settings(&self) {
-        let settings = Settings { policies: self.policies.clone(), default_ttl_us: self.meta.default_ttl_us };
+        let settings = Settings {
+            policies: self.policies.clone(),
+            policy_source: self.policy_source,
+            default_ttl_us: self.meta.default_ttl_us,
+        };
         self.tables.settings.store(Arc::new(settings));
     }
 

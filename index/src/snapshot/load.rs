@@ -7,7 +7,7 @@ use crate::engine::Index;
 use crate::engine::names::Pins;
 use crate::engine::write::{Said, Spot};
 use crate::limits::{MAX_HASH_BYTES, MAX_ID_BYTES};
-use crate::policy::PolicySet;
+use crate::policy::{PolicySet, PolicySource};
 use crate::view::names::{Member, Report};
 use crate::view::tables::BlockRef;
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ pub struct Loader {
     index: Index,
     header: Option<SnapshotHeader>,
     policies: PolicySet,
+    policy_source: PolicySource,
     /// Retired members by their number.
     retired: BTreeMap<u64, Arc<Member>>,
 }
@@ -29,7 +30,13 @@ type LastSpot<'p> = Option<(&'p HolderName, &'p super::record::PartitionName, Sp
 impl Loader {
     /// An empty loader; `hash_seed` as in [`Index::new`].
     pub fn new(hash_seed: u64) -> Self {
-        Self { index: Index::new(hash_seed), header: None, policies: PolicySet::default(), retired: BTreeMap::new() }
+        Self {
+            index: Index::new(hash_seed),
+            header: None,
+            policies: PolicySet::default(),
+            policy_source: PolicySource::default(),
+            retired: BTreeMap::new(),
+        }
     }
 
     /// Takes the next record in.
@@ -47,6 +54,10 @@ impl Loader {
                 self.policies.quotas.extend(quotas);
                 Ok(())
             }
+            SnapshotRecord::PolicySource(source) => {
+                self.policy_source = source;
+                Ok(())
+            }
             SnapshotRecord::Sessions(rows) => {
                 rows.into_iter().for_each(|row| self.index.sessions.put(row));
                 Ok(())
@@ -59,7 +70,7 @@ impl Loader {
     /// The state at `log_index`, if its digest is the expected one.
     pub fn finish(mut self, log_index: u64, expected_digest: u128) -> Result<Index, LoadError> {
         let header = self.header.ok_or(LoadError::Header)?;
-        self.index.set_policies(&self.policies);
+        self.index.set_policies(&self.policies, self.policy_source);
         self.index.sync_heads();
         let found = self.index.digest();
         if found != expected_digest {

@@ -4,7 +4,7 @@
 use crate::applied::Totals;
 use crate::command::ClusterMeta;
 use crate::delta::{PackedHashes, Stats};
-use crate::policy::TenantPolicy;
+use crate::policy::{PolicySource, TenantPolicy};
 use serde::{Deserialize, Serialize};
 
 /// The version of the records written here.
@@ -27,6 +27,8 @@ pub enum SnapshotRecord {
     Stats(Vec<StatsRow>),
     /// Some of the entries.
     Entries(EntryPage),
+    /// Where the policy set comes from; [`PolicySource::File`] when there is no such record.
+    PolicySource(PolicySource),
 }
 
 /// The parts of the state that exist once.

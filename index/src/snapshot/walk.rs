@@ -6,6 +6,7 @@ use super::record::{MAX_RECORD_BYTES, SNAPSHOT_VERSION, SessionRow, SnapshotHead
 use super::{SnapshotInfo, SnapshotOverflow, SnapshotSlice};
 use crate::engine::Index;
 use crate::engine::entries::Slot;
+use crate::policy::PolicySource;
 use crate::view::names::{Member, Partition};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -122,6 +123,9 @@ impl Index {
             digest: info.digest,
             totals: info.totals,
         })]);
+        if self.policy_source() == PolicySource::Pushed {
+            records.push_back(SnapshotRecord::PolicySource(PolicySource::Pushed));
+        }
         let policies = self.policies().policies.iter().map(|(tenant, policy)| (tenant.clone(), policy.clone()));
         chunk(policies, |(tenant, _)| tenant.len() + 80, SnapshotRecord::Policies, &mut records);
         let quotas = self.policies().quotas.iter().map(|(tenant, &quota)| (tenant.clone(), quota));

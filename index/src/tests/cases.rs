@@ -90,6 +90,11 @@ impl Case {
                 self.policies.quotas.insert(words.get("tenant").unwrap_or("t").into(), quota);
                 self.apply(Command::SetPolicy(self.policies.clone()));
             }
+            "offer" => {
+                let (tenant, policy) = script::policy(&mut words);
+                let policies = [(tenant, policy)].into();
+                self.apply(Command::OfferPolicy(PolicySet { policies, ..PolicySet::default() }));
+            }
             "meta" => {
                 script::meta(&mut words, &mut self.meta);
                 self.apply(Command::ClusterMeta(self.meta.clone()));

@@ -17,17 +17,23 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) now: u64,
     sequence: u64,
+    /// A narrow world mostly uses one tenant, model, scheme and adapter, and few hashes: there replicas meet.
+    narrow: bool,
     /// Log indexes with their digests, right and wrong ones.
     pub(super) audits: Vec<(u64, u128)>,
 }
 
 impl World {
     pub(super) fn new(seed: u64) -> Self {
-        Self { dice: Dice(seed), now: 1_000, sequence: 0, audits: vec![] }
+        Self { dice: Dice(seed), now: 1_000, sequence: 0, narrow: seed % 2 == 1, audits: vec![] }
     }
 
     pub(super) fn hash(&mut self) -> Vec<u8> {
-        let n = self.dice.roll(14) as u8;
+        if self.dice.one_in(3) {
+            let mut chain = self.chain();
+            return chain.swap_remove(self.dice.roll(chain.len() as u64) as usize);
+        }
+        let n = self.dice.roll(if self.narrow { 3 } else { 14 }) as u8;
         match n {
             0..8 => vec![n; 8],
             8 => vec![7; 7],
@@ -40,13 +46,17 @@ impl World {
 
     /// A leading part of one of a few chains, as hashes.
     pub(super) fn chain(&mut self) -> Vec<Vec<u8>> {
-        let family = self.dice.roll(3) as u8;
+        let family = self.dice.roll(if self.narrow { 2 } else { 3 }) as u8;
         let len = 1 + self.dice.roll(6) as u8;
         let fork = self.dice.roll(5) as u8;
         (0..len).map(|block| vec![block, if block > fork { family } else { 0 }, 5, 5, 5, 5, 5, 5]).collect()
     }
 
-    fn name<'a>(&mut self, from: &[&'a str]) -> &'a str {
+    pub(super) fn name<'a>(&mut self, from: &[&'a str]) -> &'a str {
+        // Replicas are what a narrow world has many of.
+        if self.narrow && from[0] != REPLICAS[0] && !self.dice.one_in(8) {
+            return from[0];
+        }
         from[self.dice.roll(from.len() as u64) as usize]
     }
 
@@ -78,6 +88,11 @@ impl World {
         }
         if exact.is_none() || self.dice.one_in(4) {
             let mut hashes = if self.dice.one_in(4) { vec![self.hash(), self.hash()] } else { self.chain() };
+            // A part of a chain, so that its blocks differ in age.
+            if self.dice.one_in(2) {
+                hashes.drain(..self.dice.roll(hashes.len() as u64) as usize);
+                hashes.truncate(1 + self.dice.roll(4) as usize);
+            }
             let mut counts: Vec<i32> = hashes.iter().map(|_| 16).collect();
             match bad {
                 3 => hashes[0].clear(),
@@ -152,8 +167,8 @@ impl World {
             if self.dice.one_in(2) {
                 set.policies.insert(tenant.to_string(), self.policy());
             }
-            if self.dice.one_in(3) {
-                set.quotas.insert(tenant.to_string(), *self.dice.pick(&[0, 1, 3, 8, 100]));
+            if self.dice.one_in(if self.narrow { 1 } else { 3 }) {
+                set.quotas.insert(tenant.to_string(), *self.dice.pick(&[0, 1, 3, 3, 5, 8, 100]));
             }
         }
         if self.dice.one_in(10) {
@@ -233,6 +248,7 @@ impl World {
                 let (index, digest) = if self.audits.is_empty() { (3, 3) } else { *self.dice.pick(&self.audits) };
                 Command::Audit(Audit { index, digest })
             }
+            97 => Command::OfferPolicy(self.policies()),
             _ => Command::Probe(Probe {
                 replica: self.name(&["__probe-a", "__probe-b", ""]).to_owned(),
                 model: self.name(&MODELS).to_owned(),

@@ -36,6 +36,7 @@ pub(super) struct Model {
     pub(super) time: u64,
     pub(super) meta: ClusterMeta,
     pub(super) policies: PolicySet,
+    pub(super) was_pushed: bool,
     /// session -> (sequence, stamp)
     sessions: BTreeMap<u128, (u64, u64)>,
     pub(super) live: BTreeMap<(Key, String), Entry>,
@@ -67,7 +68,9 @@ impl Model {
                 }
             }
             Command::Sweep => self.sweep(&mut out),
-            Command::SetPolicy(policies) => {
+            Command::OfferPolicy(_) if self.was_pushed => {}
+            Command::SetPolicy(policies) | Command::OfferPolicy(policies) => {
+                self.was_pushed |= matches!(stamped.command, Command::SetPolicy(_));
                 self.policies = policies.clone();
                 self.policies.policies.retain(|name, _| !name.is_empty() && name.len() <= 1024);
                 self.policies.quotas.retain(|name, _| !name.is_empty() && name.len() <= 1024);
@@ -378,7 +381,8 @@ impl Model {
     // --- what can be seen -----------------------------------------------------------------------------------------
 
     pub(super) fn wants_sweep(&self) -> bool {
-        !self.dead.is_empty() || self.sweep_was_full || self.is_over_cap()
+        let victims = self.live.keys().any(|(key, _)| key.0 != PROBE);
+        !self.dead.is_empty() || self.sweep_was_full || (self.is_over_cap() && victims)
     }
 
     pub(super) fn totals(&self) -> Totals {
@@ -462,6 +466,9 @@ impl Model {
             let mut bytes = text(4, &[tenant]);
             bytes.extend(quota.to_le_bytes());
             add(bytes);
+        }
+        if self.was_pushed {
+            add(vec![7, 1]);
         }
         sum
     }

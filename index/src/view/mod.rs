@@ -15,6 +15,7 @@ use crate::delta::Stats;
 use crate::limits::RESERVED_TENANT;
 use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
+use crate::policy::{PolicySet, PolicySource};
 use search::Search;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
@@ -173,6 +174,17 @@ impl View {
         let config = RankConfig::default();
         let search = Search { tables: &self.tables, settings: &settings, config: &config, request: &request, now_us };
         search.matches_alone(hash, replica)
+    }
+
+    /// The policy set that governs, and where it comes from.
+    pub fn policies(&self) -> (PolicySet, PolicySource) {
+        let settings = self.tables.settings.load();
+        (settings.policies.clone(), settings.policy_source)
+    }
+
+    /// Where the policy set comes from. Cheap.
+    pub fn policy_source(&self) -> PolicySource {
+        self.tables.settings.load().policy_source
     }
 
     /// What the writer published after its last apply.

@@ -1,12 +1,13 @@
 //! What lookups need of the replicated policy and parameters, published by the writer whenever they change.
 
 use crate::limits::RESERVED_TENANT;
-use crate::policy::{Eviction, PolicySet};
+use crate::policy::{Eviction, PolicySet, PolicySource};
 
 /// Policies and parameters as lookups see them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) policies: PolicySet,
+    pub(crate) policy_source: PolicySource,
     pub(crate) default_ttl_us: u64,
 }
 

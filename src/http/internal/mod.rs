@@ -2,7 +2,6 @@
 //! the gate first, before anything else is said about it. Policies are replicated like everything
 //! else: this module decodes and proposes, it keeps nothing.
 
-mod policy;
 mod probe;
 mod snapshot;
 mod time;
@@ -19,36 +18,48 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
 use prefixd_index::command::Command;
+use prefixd_proto::policy;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Largest policy set.
-const MAX_POLICY_BYTES: usize = 1 << 20;
 /// Largest probe request.
 const MAX_PROBE_BYTES: usize = 4 << 10;
 /// Most that is read of a body beyond its limit.
 const MAX_FORGOTTEN_BYTES: usize = 8 << 20;
 /// Scans of the whole index at once.
 const MAX_SCANS: usize = 1;
+/// Probes at once, those included that still clean up.
+const MAX_PROBES: usize = 64;
 
 /// What the handlers share; the node is filled in once it has loaded its state.
 #[derive(Clone)]
 struct Shared {
     node: Arc<OnceLock<Node>>,
     scans: Arc<Semaphore>,
+    /// Probes whose block is not removed yet.
+    probes: Arc<Semaphore>,
+    body_timeout: Duration,
     metrics: Arc<Metrics>,
     gate: Arc<Gate>,
 }
 
-/// The routes of the internal port.
-pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>) -> Router {
+/// The routes of the internal port; a body must have come within `body_timeout`.
+pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>, body_timeout: Duration) -> Router {
     Router::new()
         .route("/snapshot", any(get_snapshot))
         .route("/policy", any(set_policy))
         .route("/probe", any(run_probe))
         .layer(super::traced())
-        .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)), metrics, gate })
+        .with_state(Shared {
+            node,
+            scans: Arc::new(Semaphore::new(MAX_SCANS)),
+            probes: Arc::new(Semaphore::new(MAX_PROBES)),
+            body_timeout,
+            metrics,
+            gate,
+        })
 }
 
 /// Why a request was not carried out, for its caller.
@@ -99,6 +110,12 @@ impl Shared {
         let loading = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the node is still loading its state");
         self.node.get().ok_or_else(loading)
     }
+
+    /// The whole body, if it comes in time.
+    async fn body(&self, request: Request<Body>, limit: usize, over: StatusCode) -> Result<Vec<u8>, Refusal> {
+        let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+        tokio::time::timeout(self.body_timeout, body(request, limit, over)).await.map_err(late)?
+    }
 }
 
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
@@ -115,7 +132,7 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
     shared.admit(request.headers(), Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
-    let body = body(request, MAX_POLICY_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
+    let body = shared.body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
     let proposed = shared.node()?.propose(Command::SetPolicy(policies)).await;
     proposed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
@@ -125,10 +142,12 @@ async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<St
 async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
     shared.admit(request.headers(), Surface::Probe).await?;
     allow(&request, &[Method::POST], "POST")?;
-    let body = body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
+    let body = shared.body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
     let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
+    let busy = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many probes are under way");
+    let permit = shared.probes.clone().try_acquire_owned().map_err(busy)?;
     // A task of its own: it cleans up even if the caller goes away.
-    let report = tokio::spawn(probe::run(shared.node()?.clone(), asked)).await;
+    let report = tokio::spawn(probe::run(shared.node()?.clone(), asked, permit)).await;
     json(&report.map_err(broken)?)
 }
 

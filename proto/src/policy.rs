@@ -1,80 +1,153 @@
-//! The controller's policy document, versions 3 to 7, as the replicated policy set. Pure: text in, set or reason out.
+//! The policy document, versions 3 to 7, to and from the replicated policy set. Pure: text in, set or reason out.
 //! Strict where a typing error could hide (unknown fields, types, ranges, trailing content), lenient where versions
-//! differ: a field that is missing, or null, gets what its version says.
+//! differ: a field that is missing, or null, gets what its version says. The controller's body, an operator's file
+//! and the node's own policy file all come through here.
 
+use crate::keyed::Keyed;
 use prefixd_index::policy::{Eviction, PolicySet, Strategy, TenantPolicy};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+/// Largest document, in bytes.
+pub const MAX_BYTES: usize = 1 << 20;
 
 const VERSIONS: std::ops::RangeInclusive<u64> = 3..=7;
 /// From this version on a missing or 0 minimumMatchedTokens is "no floor".
 const VERSION_OF_MATCHED_TOKENS: u64 = 4;
 
+/// A document as it was written, in whatever notation.
 #[derive(Deserialize)]
+#[serde(transparent)]
+pub struct Document(Keyed<Fields>);
+
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct Fields {
     version: u64,
-    policies: Option<Vec<Policy>>,
-    tenants: Option<Vec<Tenant>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policies: Option<Vec<Keyed<Policy>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenants: Option<Vec<Keyed<Tenant>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Policy {
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     namespace: Option<String>,
-    #[serde(rename = "evictionTTL")]
+    #[serde(rename = "evictionTTL", skip_serializing_if = "Option::is_none")]
     eviction_ttl_ns: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     minimum_prefix_tokens: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     minimum_matched_tokens: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     routing_floor_score: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lookup_timeout_ms: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     eviction: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     affinity_routing: Option<bool>,
-    strategy: Option<Gates>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strategy: Option<Keyed<Gates>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Gates {
+    #[serde(skip_serializing_if = "Option::is_none")]
     enable_chain_matching: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     require_chain: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     enable_tenant_hot: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Tenant {
-    #[serde(rename = "tenantID")]
+    #[serde(rename = "tenantID", skip_serializing_if = "Option::is_none")]
     tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     max_index_entries: Option<i64>,
     /// Says how a quota is meant, not what it is; any text is taken.
-    #[serde(rename = "isolationMode")]
+    #[serde(rename = "isolationMode", skip_serializing_if = "Option::is_none")]
     _isolation_mode: Option<String>,
 }
 
-/// Reads a whole document, or says what is wrong with it. Nothing of a wrong one is taken.
-pub(super) fn decode(text: &[u8]) -> Result<PolicySet, String> {
+/// Reads a whole JSON document, or says what is wrong with it. Nothing of a wrong one is taken.
+pub fn decode(text: &[u8]) -> Result<PolicySet, String> {
     let document: Document = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    let version = document.version;
-    if !VERSIONS.contains(&version) {
-        return Err(format!("version {version} is not one of {} to {}", VERSIONS.start(), VERSIONS.end()));
-    }
-    let mut set = PolicySet::default();
-    for policy in document.policies.unwrap_or_default() {
-        let namespace = policy.namespace.clone().unwrap_or_default();
-        let tenant = tenant_policy(policy, version).map_err(|reason| format!("namespace {namespace:?}: {reason}"))?;
-        if !namespace.is_empty() {
-            set.policies.insert(namespace, tenant);
+    document.into_set()
+}
+
+impl Document {
+    /// The set that the document says, or what is wrong with it.
+    pub fn into_set(self) -> Result<PolicySet, String> {
+        let Self(Keyed(Fields { version, policies, tenants })) = self;
+        if !VERSIONS.contains(&version) {
+            return Err(format!("version {version} is not one of {} to {}", VERSIONS.start(), VERSIONS.end()));
         }
-    }
-    for Tenant { tenant_id, max_index_entries, .. } in document.tenants.unwrap_or_default() {
-        let Some(tenant) = tenant_id.filter(|tenant| !tenant.is_empty()) else { continue };
-        match max_index_entries {
-            Some(most) => drop(set.quotas.insert(tenant, u64::try_from(most).unwrap_or(0))),
-            None => drop(set.quotas.remove(&tenant)),
+        let mut set = PolicySet::default();
+        for Keyed(policy) in policies.unwrap_or_default() {
+            let namespace = policy.namespace.clone().unwrap_or_default();
+            let tenant =
+                tenant_policy(policy, version).map_err(|reason| format!("namespace {namespace:?}: {reason}"))?;
+            if !namespace.is_empty() {
+                set.policies.insert(namespace, tenant);
+            }
         }
+        for Keyed(Tenant { tenant_id, max_index_entries, .. }) in tenants.unwrap_or_default() {
+            let Some(tenant) = tenant_id.filter(|tenant| !tenant.is_empty()) else { continue };
+            match max_index_entries {
+                Some(most) => drop(set.quotas.insert(tenant, u64::try_from(most).unwrap_or(0))),
+                None => drop(set.quotas.remove(&tenant)),
+            }
+        }
+        Ok(set)
     }
-    Ok(set)
+}
+
+/// A set as a JSON document that says the same.
+pub fn encode(set: &PolicySet) -> String {
+    // Only before version 4 can a policy say nothing of matched tokens, and only from then on "no floor".
+    let is_old = set.policies.values().any(|policy| policy.minimum_matched_tokens.is_none());
+    let version = if is_old { *VERSIONS.start() } else { *VERSIONS.end() };
+    let policies = set.policies.iter().map(|(tenant, policy)| Keyed(written(tenant, policy))).collect();
+    let quotas = set.quotas.iter().map(|(tenant, &quota)| {
+        let max_index_entries = Some(i64::try_from(quota).unwrap_or(i64::MAX));
+        Keyed(Tenant { tenant_id: Some(tenant.clone()), max_index_entries, ..Tenant::default() })
+    });
+    let fields = Fields { version, policies: Some(policies), tenants: Some(quotas.collect()) };
+    // Strings and finite numbers always have a text.
+    serde_json::to_string(&fields).unwrap_or_default()
+}
+
+fn written(tenant: &str, policy: &TenantPolicy) -> Policy {
+    let ns = |us: u64| i64::try_from(us.saturating_mul(1_000)).unwrap_or(i64::MAX / 1_000 * 1_000);
+    Policy {
+        namespace: Some(tenant.to_owned()),
+        eviction_ttl_ns: policy.ttl_us.map(ns),
+        minimum_prefix_tokens: policy.minimum_prefix_tokens,
+        minimum_matched_tokens: policy.minimum_matched_tokens,
+        routing_floor_score: policy.routing_floor_score.map(short),
+        lookup_timeout_ms: policy.lookup_timeout_ms.map(|ms| i32::try_from(ms).unwrap_or(i32::MAX)),
+        eviction: Some(if policy.eviction == Eviction::Lfu { "lfu" } else { "lru" }.to_owned()),
+        affinity_routing: policy.affinity_routing,
+        strategy: policy.strategy.map(|gates| {
+            Keyed(Gates {
+                enable_chain_matching: Some(gates.enable_chain_matching),
+                require_chain: Some(gates.require_chain),
+                enable_tenant_hot: Some(gates.enable_tenant_hot),
+            })
+        }),
+    }
+}
+
+/// The shortest number that is this one in 32 bits.
+fn short(score: f32) -> f64 {
+    let exact = f64::from(score);
+    score.to_string().parse().ok().filter(|&short: &f64| short as f32 == score).unwrap_or(exact)
 }
 
 fn tenant_policy(policy: Policy, version: u64) -> Result<TenantPolicy, String> {
@@ -94,7 +167,7 @@ fn tenant_policy(policy: Policy, version: u64) -> Result<TenantPolicy, String> {
         lookup_timeout_ms: policy.lookup_timeout_ms.and_then(|ms| u32::try_from(ms).ok()).filter(|ms| *ms > 0),
         eviction: if policy.eviction.as_deref() == Some("lfu") { Eviction::Lfu } else { Eviction::Lru },
         affinity_routing: policy.affinity_routing,
-        strategy: policy.strategy.map(strategy).transpose()?,
+        strategy: policy.strategy.map(|Keyed(gates)| strategy(gates)).transpose()?,
     })
 }
 
@@ -230,8 +303,55 @@ mod tests {
             r#"{"version":7,"policies":[{"namespace":"t","strategy":{"other":true}}]}"#,
             r#"{"version":7,"tenants":[{"tenantID":"t","maxIndexEntries":1.5}]}"#,
             r#"{"version":7,"tenants":[{"tenantID":"t","isolationMode":1}]}"#,
+            r#"{"version":7,"tenants":[{"tenantID":"t","maxIndexEntries":9223372036854775808}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","routingFloorScore":NaN}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","routingFloorScore":1e999}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","routingFloorScore":"1"}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","lookupTimeoutMs":2147483648}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","affinityRouting":1}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","eviction":true}]}"#,
+            r#"{"version":7,"policies":[{"namespace":"t","strategy":[true,false,true]}]}"#,
+            r#"{"version":7,"policies":[["t"]]}"#,
+            r#"{"version":7,"policies":[null]}"#,
+            r#"{"version":7,"tenants":[["t",1,null]]}"#,
+            r#"{"Version":7}"#,
+            r#"{"version":18446744073709551616}"#,
+            "[7,null,null]",
+            "\u{feff}{\"version\":7}",
+            "{\"version\":7}\0",
         ] {
             assert!(decode(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_says_the_same() {
+        for version in 3..=7 {
+            let text = format!(
+                r#"{{"version":{version},"policies":[{{"namespace":"a","evictionTTL":1,"routingFloorScore":0.1,
+                "eviction":"lfu","lookupTimeoutMs":2147483647,"strategy":{{"enableTenantHot":false}}}},
+                {{"namespace":"b","evictionTTL":9223372036854775807,"affinityRouting":false,"minimumMatchedTokens":-3,
+                "minimumPrefixTokens":9,"routingFloorScore":-16777217.3}},{{"namespace":"c","minimumMatchedTokens":0}}],
+                "tenants":[{{"tenantID":"a","maxIndexEntries":9223372036854775807}},{{"tenantID":"z",
+                "maxIndexEntries":-1}}]}}"#
+            );
+            let set = decode(text.as_bytes()).unwrap();
+            let written = encode(&set);
+            assert_eq!(decode(written.as_bytes()), Ok(set), "{written}");
+            assert!(written.contains("\"routingFloorScore\":0.1,"), "{written}");
+        }
+        assert_eq!(decode(encode(&PolicySet::default()).as_bytes()), Ok(PolicySet::default()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_panics(text: Vec<u8>, cut in 0usize..400, byte: u8) {
+            let _ = decode(&text);
+            let mut near = br#"{"version":7,"policies":[{"namespace":"t","evictionTTL":1,"routingFloorScore":5,
+                "strategy":{"requireChain":true}}],"tenants":[{"tenantID":"t","maxIndexEntries":1}]}"#.to_vec();
+            let at = cut % near.len();
+            near[at] = byte;
+            let _ = decode(&near);
         }
     }
 }

@@ -1,0 +1,225 @@
+//! The memory of a node under steady turnover at the cap: `prefixd serve` as a process of its own, new chains at a fixed
+//! rate, each in the place of an old one, lookups beside them; the process's resident memory is sampled all the while.
+//! The run stands for 30 minutes. PREFIXD_BENCH_SPEEDUP divides it and every period of the node alike (time to live,
+//! sweeps, sessions, snapshots by log entries), so that each happens as often. Flat means: the last tenth is within 5%
+//! of the second; else the run fails.
+
+use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
+use prefixd_proto::inferencecache::{CacheStateUpdate, LookupRouteRequest, PrefixEntry};
+use serde_json::{Value, json};
+use std::error::Error;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tonic::transport::{Channel, Endpoint};
+
+const MINUTES: f64 = 30.0;
+const CAP: u64 = 200_000;
+const BLOCKS: u64 = 50;
+const BLOCK_TOKENS: i32 = 16;
+/// Chains of one update, which is one call.
+const CHAINS: u64 = 20;
+/// Calls a second: 10,000 new entries, so that all entries are new after 20 seconds.
+const CALLS: u32 = 10;
+const LOOKUPS: u32 = 100;
+const REPLICAS: u64 = 64;
+/// Tenants come and go too: each has so many calls.
+const TENANT_CALLS: u64 = 500;
+/// The last tenth may differ from the second by this part of it.
+const MAX_DRIFT: f64 = 0.05;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Fault = Box<dyn Error + Send + Sync>;
+
+/// The node, ended with the bench.
+struct Served {
+    child: Child,
+    addrs: Value,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended by itself, which the samples have shown by then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Served {
+    fn start(dir: &Path, speedup: f64) -> Result<Self, Fault> {
+        let addr_file = dir.join("addrs.json");
+        let seconds = |seconds: f64| format!("{}ms", (seconds * 1_000.0 / speedup) as u64);
+        let child = Command::new(env!("CARGO_BIN_EXE_prefixd"))
+            .arg("serve")
+            .args(["grpc", "http", "internal", "node"].map(|port| format!("--{port}-addr=127.0.0.1:0")))
+            .arg(format!("--addr-file={}", addr_file.display()))
+            .arg(format!("--data-dir={}", dir.join("data").display()))
+            .arg(format!("--max-index-entries={CAP}"))
+            .arg(format!("--default-ttl={}", seconds(1_800.0)))
+            .arg(format!("--sweep-interval={}", seconds(60.0)))
+            .arg(format!("--audit-interval={}", seconds(60.0)))
+            // An hour by default; the shortest that is allowed is a minute.
+            .arg(format!("--session-ttl={}s", (3_600.0 / speedup).max(60.0) as u64))
+            .arg(format!("--snapshot-log-entries={}", ((5_000.0 / speedup) as u64).max(100)))
+            .arg("--keep-log-entries=500")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut served = Self { child, addrs: Value::Null };
+        let began = Instant::now();
+        while served.addrs.is_null() {
+            served.addrs = std::fs::read(&addr_file)
+                .ok()
+                .and_then(|text| serde_json::from_slice(&text).ok())
+                .unwrap_or(Value::Null);
+            if began.elapsed() > PATIENCE {
+                return Err("the node wrote no addresses".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(served)
+    }
+
+    fn url(&self, port: &str, path: &str) -> Result<String, Fault> {
+        let addr = self.addrs[port].as_str().ok_or_else(|| format!("no address of {port} in {}", self.addrs))?;
+        Ok(format!("http://{addr}{path}"))
+    }
+
+    async fn client(&self) -> Result<InferenceCacheClient<Channel>, Fault> {
+        let channel = Endpoint::from_shared(self.url("grpc", "")?)?.tcp_nodelay(true).connect().await?;
+        Ok(InferenceCacheClient::new(channel))
+    }
+
+    fn resident_bytes(&self) -> Result<u64, Fault> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS: has it ended?")?;
+        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
+    }
+
+    fn series(&self, name: &str) -> Result<f64, Fault> {
+        let page = ureq::get(&self.url("http", "/metrics")?).call()?.body_mut().read_to_string()?;
+        let values = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.sum())
+    }
+}
+
+/// Every second call is an LFU tenant's; the others' tenants come and go.
+fn tenant(call: u64) -> String {
+    if call.is_multiple_of(2) { "lfu".to_owned() } else { format!("tenant-{}", call / TENANT_CALLS) }
+}
+
+fn hashes(chain: u64) -> Vec<bytes::Bytes> {
+    let hash = |block: u64| (chain * BLOCKS + block).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    (0..BLOCKS).map(|block| bytes::Bytes::copy_from_slice(&hash(block))).collect()
+}
+
+fn update(call: u64) -> CacheStateUpdate {
+    let entry = |chain| PrefixEntry {
+        block_hashes: hashes(chain),
+        block_token_counts: vec![BLOCK_TOKENS; BLOCKS as usize],
+        ..Default::default()
+    };
+    CacheStateUpdate {
+        replica_id: format!("replica-{}", call / 2 % REPLICAS),
+        model_id: "model".into(),
+        tenant_id: tenant(call),
+        hash_scheme: "vllm".into(),
+        prefixes: (call * CHAINS..(call + 1) * CHAINS).map(entry).collect(),
+        ..Default::default()
+    }
+}
+
+fn lookup(call: u64) -> LookupRouteRequest {
+    LookupRouteRequest {
+        model_id: "model".into(),
+        tenant_id: tenant(call),
+        hash_scheme: "vllm".into(),
+        block_hashes: hashes(call * CHAINS),
+        block_token_counts: vec![BLOCK_TOKENS; BLOCKS as usize],
+        ..Default::default()
+    }
+}
+
+/// Asks for recent chains until told to stop; returns how many answers had scores.
+async fn ask(
+    mut client: InferenceCacheClient<Channel>,
+    calls: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+) -> Result<u64, Fault> {
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / LOOKUPS);
+    let (mut matches, mut asked) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        asked += 1;
+        // Of the last 64 calls a few, so that access counts have something to tell apart.
+        let back = asked * 7 % 64 / 8 * 8;
+        let answer = client.lookup_route(lookup(calls.load(Ordering::Relaxed).saturating_sub(1 + back))).await?;
+        matches += u64::from(!answer.into_inner().replica_scores.is_empty());
+    }
+    Ok(matches)
+}
+
+async fn bench(speedup: f64) -> Result<(), Fault> {
+    let dir = tempfile::tempdir()?;
+    let served = Served::start(dir.path(), speedup)?;
+    let (began, ready) = (Instant::now(), served.url("http", "/readyz")?);
+    while ureq::get(&ready).call().is_err() {
+        if began.elapsed() > PATIENCE {
+            return Err("the node was never ready".into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let policy = json!({"version": 7, "policies": [{"namespace": "lfu", "eviction": "lfu"}]});
+    ureq::post(&served.url("internal", "/policy")?).send(policy.to_string())?;
+    let mut client = served.client().await?;
+    let calls = Arc::new(AtomicU64::new(0));
+    let mut report = async || -> Result<(), Fault> {
+        let call = calls.load(Ordering::Relaxed);
+        client.report_cache_state(tokio_stream::once(update(call))).await?;
+        calls.store(call + 1, Ordering::Relaxed);
+        Ok(())
+    };
+    // To the cap first: the run is about what comes after.
+    for _ in 0..CAP / (CHAINS * BLOCKS) {
+        report().await?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let asking = tokio::spawn(ask(served.client().await?, Arc::clone(&calls), Arc::clone(&stop)));
+    let (began, length) = (Instant::now(), Duration::from_secs_f64(MINUTES * 60.0 / speedup));
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / CALLS);
+    let mut tenths = [(0u64, 0u64); 10];
+    let mut sampled = began;
+    while began.elapsed() < length {
+        ticks.tick().await;
+        report().await?;
+        if sampled.elapsed() >= SAMPLE_INTERVAL {
+            sampled = Instant::now();
+            let tenth = (began.elapsed().as_secs_f64() / length.as_secs_f64() * 10.0) as usize;
+            if let Some((sum, samples)) = tenths.get_mut(tenth) {
+                (*sum, *samples) = (*sum + served.resident_bytes()?, *samples + 1);
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let matches = asking.await??;
+    let mib = tenths.map(|(sum, samples)| sum as f64 / samples.max(1) as f64 / f64::from(1 << 20));
+    let drift = mib[9] / mib[1] - 1.0;
+    println!(
+        "{MINUTES} minutes in {:.0} s: {} entries reported, {} evicted by the cap, {} there, {matches} lookups matched",
+        began.elapsed().as_secs_f64(),
+        calls.load(Ordering::Relaxed) * CHAINS * BLOCKS,
+        served.series("inferencecache_index_evictions_total{")?,
+        served.series("prefixd_index_entries ")?,
+    );
+    println!("resident MiB by tenths: {}", mib.map(|mib| format!("{mib:.1}")).join(" "));
+    println!("the last tenth is {:+.2}% of the second", drift * 100.0);
+    if drift.abs() > MAX_DRIFT { Err("memory is not flat".into()) } else { Ok(()) }
+}
+
+fn main() -> Result<(), Fault> {
+    let speedup = std::env::var("PREFIXD_BENCH_SPEEDUP").ok().map(|text| text.parse()).transpose()?.unwrap_or(1.0);
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(bench(speedup))
+}

@@ -80,6 +80,32 @@ async fn clients_need_certificates_where_a_ca_is_set_for_them() {
 }
 
 #[tokio::test]
+async fn the_client_speaks_tls_and_sends_its_token() {
+    let (files, ca, clients) = (Files::new(), Authority::new(), Authority::new());
+    let (cert, key) = files.pair("grpc", &ca.issue(&["localhost", "127.0.0.1"]));
+    let (client_ca, tokens) = (files.write("clients.crt", &clients.pem()), files.write("tenants", "secret t\n"));
+    let server = Server::with(&[
+        ("tls_cert_file", &*cert),
+        ("tls_key_file", &key),
+        ("tls_client_ca_file", &client_ca),
+        ("tenant_token_file", &tokens),
+    ])
+    .await;
+    let config = || prefixd_client::Config {
+        tls: Some(dialling(&files, &ca.pem(), Some(&clients.issue(&["gateway"])))()),
+        read_deadline: PATIENCE,
+        ..prefixd_client::Config::new([format!("https://localhost:{}", server.bound.grpc.port())])
+    };
+    let allowed = prefixd_client::Client::new(config().with_token("secret").unwrap()).unwrap();
+    allowed.report(vec![update("p", 100)]).await.unwrap();
+    assert_eq!(allowed.lookup(lookup("p")).await.unwrap().message.reason_code, "PREFIX_MATCH");
+    let stranger = prefixd_client::Client::new(config()).unwrap();
+    let refused = stranger.lookup(lookup("p")).await.unwrap_err();
+    assert!(!refused.is_transient() && refused.to_string().contains("Unauthenticated"), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn certificates_rotate_under_load_without_a_failed_call() {
     let (files, old, new) = (Files::new(), Authority::new(), Authority::new());
     let (cert, key) = files.pair("grpc", &old.issue(&["127.0.0.1"]));

@@ -23,10 +23,7 @@ async fn machine(updates: u64) -> (TempDir, Machine) {
         let deltas = vec![Delta::Update(update(index))];
         let batch = Batch { session: 1, sequence: index, producer: None, deltas };
         let stamped = Stamped { stamp_us: 1_000_000 + index, command: Command::Deltas(vec![batch]) };
-        Committed {
-            pos: LogPos { term: 1, index },
-            what: What::Command(record::encode_command(&stamped).unwrap()),
-        }
+        Committed { pos: LogPos { term: 1, index }, what: What::Command(record::encode_command(&stamped).unwrap()) }
     });
     core.apply(entries.collect()).await.unwrap();
     let snapshots = Arc::new(snapshots);

@@ -10,6 +10,7 @@ pub mod ctl;
 pub mod grpc;
 pub mod http;
 pub mod metrics;
+pub mod policy_file;
 pub mod ports;
 pub mod security;
 pub mod serve;

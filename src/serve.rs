@@ -3,6 +3,7 @@
 
 use crate::config::{Config, ServeArgs};
 use crate::grpc;
+use crate::http::listen::HttpLimits;
 use crate::http::{self, Loaded};
 use crate::metrics::{self, Metrics};
 use crate::ports::{Bound, Ports};
@@ -14,7 +15,6 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -122,10 +122,12 @@ impl Running {
         let loaded = Arc::new(OnceLock::new());
         let mut servers = JoinSet::new();
         let public = http::public(loaded.clone());
-        servers.spawn(serve_http(ports.http, public, closing.clone()));
+        let limits = config.http_limits();
+        servers.spawn(serve_http(ports.http, public, limits, closing.clone()));
         let controlled = Arc::new(OnceLock::new());
-        let internal = http::internal::routes(controlled.clone(), metrics.clone(), security.gate.clone());
-        servers.spawn(serve_http(ports.internal, internal, closing.clone()));
+        let gate = security.gate.clone();
+        let internal = http::internal::routes(controlled.clone(), metrics.clone(), gate, limits.timeout);
+        servers.spawn(serve_http(ports.internal, internal, limits, closing.clone()));
         let tls = security.node.as_ref().and_then(|port| port.for_node());
         let node = Node::start(NodeConfig { tls, ..config.node() }, ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
@@ -134,6 +136,10 @@ impl Running {
         let _ = loaded.set(Loaded { vitals: vitals.clone(), registry });
         let _ = controlled.set(node.clone());
         tokio::spawn(vitals.clone().run(node.clone()));
+        if let Some(file) = config.policy_file.clone() {
+            let (node, metrics, stopping) = (node.clone(), metrics.clone(), stopping.clone());
+            tokio::spawn(async move { file.run(node, &metrics.policies, stopping).await });
+        }
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, security.tenants.clone(), stopping.clone());
         let incoming = tls::incoming(ports.grpc, security.grpc.as_ref().map(|port| port.accepting()))?;
         let grpc_closing = closing.clone();
@@ -168,10 +174,10 @@ impl Running {
 async fn serve_http(
     listener: std::net::TcpListener,
     routes: axum::Router,
+    limits: HttpLimits,
     closing: CancellationToken,
 ) -> Result<(), Fault> {
-    let listener = TcpListener::from_std(listener)?;
-    Ok(axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await?)
+    Ok(http::listen::serve(listener, routes, limits, closing).await?)
 }
 
 /// SIGTERM and Ctrl-C.

@@ -131,3 +131,46 @@ fn strings(tag: u8, strings: &[&str]) -> Vec<u8> {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delta::Stats;
+    use crate::policy::Strategy;
+
+    /// Version 1 as it was released; the numbers were computed from docs/FORMATS.md with the xxHash authors' library.
+    #[test]
+    fn version_1_stays_what_it_is() {
+        let (member, partition) = (member("tenant", "model", "replica"), partition("vllm", "sql"));
+        let hash = &[0xde, 0xad, 0xbe, 0xef];
+        let fields = EntryFields { hash, last_seen_us: 1_000_007, tokens: 48, tier: 2, accesses: 5 };
+        assert_eq!(entry(&member, &partition, &fields), 0xbfc3_79df_3dd3_61f1_3fca_de6b_e0ff_fa3d);
+        let report = Report {
+            stats: Stats {
+                cache_memory_bytes: -3,
+                hit_rate: 0.5,
+                pressure: -1.25,
+                t2_hit_tokens: 7,
+                t2_query_tokens: 9,
+            },
+            payload_us: 1_000_000,
+            liveness_us: 1_000_009,
+        };
+        assert_eq!(stats(&member, &report), 0x5054_4517_b26e_1fa9_aea7_f2f1_47aa_a36e);
+        let one = TenantPolicy {
+            ttl_us: Some(900),
+            minimum_matched_tokens: Some(64),
+            routing_floor_score: Some(2.5),
+            eviction: Eviction::Lfu,
+            affinity_routing: Some(false),
+            strategy: Some(Strategy { enable_chain_matching: true, require_chain: false, enable_tenant_hot: true }),
+            ..TenantPolicy::default()
+        };
+        assert_eq!(policy("tenant", &one), 0x7c46_4310_b604_4e98_87d5_5f4f_02f5_ac6e);
+        assert_eq!(quota("tenant", 10), 0x6829_6079_62d9_dea9_70cc_4131_e60f_5e96);
+        let mut set = PolicySet::default();
+        set.policies.insert("tenant".into(), one.clone());
+        set.quotas.insert("tenant".into(), 10);
+        assert_eq!(policies(&set), policy("tenant", &one).wrapping_add(quota("tenant", 10)));
+    }
+}

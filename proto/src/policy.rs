@@ -3,11 +3,9 @@
 //! differ: a field that is missing, or null, gets what its version says. The controller's body, an operator's file
 //! and the node's own policy file all come through here.
 
+use crate::keyed::Keyed;
 use prefixd_index::policy::{Eviction, PolicySet, Strategy, TenantPolicy};
-use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::marker::PhantomData;
 
 /// Largest document, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -15,29 +13,6 @@ pub const MAX_BYTES: usize = 1 << 20;
 const VERSIONS: std::ops::RangeInclusive<u64> = 3..=7;
 /// From this version on a missing or 0 minimumMatchedTokens is "no floor".
 const VERSION_OF_MATCHED_TOKENS: u64 = 4;
-
-/// A `T` that was written as an object with keys. What serde derives would also take a list of the values, in order.
-#[derive(Serialize)]
-#[serde(transparent)]
-struct Keyed<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Keyed<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfMap<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfMap<T> {
-            type Value = Keyed<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Keyed<T>, A::Error> {
-                T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Keyed)
-            }
-        }
-        deserializer.deserialize_map(OfMap(PhantomData))
-    }
-}
 
 /// A document as it was written, in whatever notation.
 #[derive(Deserialize)]
@@ -145,7 +120,7 @@ pub fn encode(set: &PolicySet) -> String {
     });
     let fields = Fields { version, policies: Some(policies), tenants: Some(quotas.collect()) };
     // Strings and finite numbers always have a text.
-    serde_json::to_string_pretty(&fields).unwrap_or_default()
+    serde_json::to_string(&fields).unwrap_or_default()
 }
 
 fn written(tenant: &str, policy: &TenantPolicy) -> Policy {
@@ -363,7 +338,7 @@ mod tests {
             let set = decode(text.as_bytes()).unwrap();
             let written = encode(&set);
             assert_eq!(decode(written.as_bytes()), Ok(set), "{written}");
-            assert!(written.contains("\"routingFloorScore\": 0.1,"), "{written}");
+            assert!(written.contains("\"routingFloorScore\":0.1,"), "{written}");
         }
         assert_eq!(decode(encode(&PolicySet::default()).as_bytes()), Ok(PolicySet::default()));
     }

@@ -18,6 +18,8 @@ use crate::membership::clock::ClusterClock;
 
 /// Jobs that may wait for the thread.
 const QUEUE_JOBS: usize = 64;
+/// Most tenants whose quota evictions are counted by name.
+const MAX_COUNTED_TENANTS: usize = 10_000;
 /// (index, digest) pairs remembered for audits and operators.
 const DIGEST_RING: usize = 16_384;
 
@@ -313,7 +315,11 @@ impl Worker {
         evictions.lru_ttl += new.lru_ttl;
         evictions.lfu_ttl += new.lfu_ttl;
         for (tenant, prefixes) in &new.over_quota {
-            *evictions.over_quota.entry(tenant.clone()).or_default() += prefixes;
+            let is_counted =
+                evictions.over_quota.len() < MAX_COUNTED_TENANTS || evictions.over_quota.contains_key(tenant);
+            // No tenant is called "": there the ones beyond the limit are counted together.
+            let tenant = if is_counted { tenant.clone() } else { String::new() };
+            *evictions.over_quota.entry(tenant).or_default() += prefixes;
         }
         let repeats = applied.batches.iter().filter(|batch| **batch == BatchOutcome::Duplicate).count();
         self.counters.duplicate_batches += repeats as u64;

@@ -264,6 +264,11 @@ impl Node {
         self.published().summary().totals
     }
 
+    /// True while this node leads. Cheap.
+    pub fn leads(&self) -> bool {
+        self.inner.is_leader()
+    }
+
     /// The digest at a log index that is still remembered, or the latest.
     pub fn digest(&self, index: Option<u64>) -> Option<(u64, u128)> {
         match index {

@@ -210,7 +210,7 @@ impl Review {
             Some(ca) if url.secure => {
                 let name = rustls::pki_types::ServerName::try_from(url.host.clone());
                 let name = name.map_err(|e| unreachable(e.to_string()))?;
-                let connector = tokio_rustls::TlsConnector::from(Arc::clone(&ca.current()));
+                let connector = tokio_rustls::TlsConnector::from(ca.current().as_ref().clone());
                 exchange(connector.connect(name, tcp).await.map_err(|e| unreachable(e.to_string()))?, request).await
             }
             _ if url.secure => Err("https needs a CA".into()),

@@ -22,6 +22,7 @@ pub fn together(knobs: &Knobs, host_name: Option<&str>) -> Result<Decided, Vec<P
     let mut problems = Vec::new();
     timing(knobs, &mut problems);
     gates(knobs, &mut problems);
+    limits(knobs, &mut problems);
     addresses(knobs, &mut problems);
     certificates(knobs, &mut problems);
     tokens(knobs, &mut problems);
@@ -47,6 +48,13 @@ fn gates(knobs: &Knobs, problems: &mut Vec<Problem>) {
     if knobs.require_chain && !knobs.chain_matching {
         problems
             .push(Problem::plain("require_chain", "true contradicts --chain-matching=false: no lookup could match"));
+    }
+}
+
+fn limits(knobs: &Knobs, problems: &mut Vec<Problem>) {
+    if knobs.call_timeout < knobs.propose_timeout {
+        let reason = "must not be shorter than --propose-timeout: an event may wait that long for its quorum";
+        problems.push(Problem::plain("call_timeout", reason));
     }
 }
 

@@ -194,6 +194,10 @@ knobs! {
         #[doc = "Answer an exact miss with warm replicas of the tenant (TENANT_HOT)."]
         tenant_hot: bool = "true", parse::switch;
     }
+    "Policy" {
+        #[doc = "Policies and quotas from this file: the JSON of POST /policy, or the same as YAML when it ends in .yaml or .yml. It is watched; once a set was pushed by the controller or by prefixd ctl, the file no longer counts."]
+        policy_file: Option<PathBuf> = "", parse::optional(parse::path);
+    }
     "Limits of requests" {
         #[doc = "Tokens in an engine's KV block, for lookups by tokens."]
         engine_block_size: u64 = "16", parse::whole(1..=65_536);
@@ -211,6 +215,20 @@ knobs! {
         max_unacked_bytes: usize = "8MiB", parse::bytes(64 << 10..=1 << 30);
         #[doc = "Most concurrent calls on one gRPC connection."]
         max_concurrent_streams: u64 = "1024", parse::whole(1..=1_000_000);
+        #[doc = "Most calls under way on --grpc-addr, ReportCacheState aside; over it LookupRoute answers TIMEOUT, the others RESOURCE_EXHAUSTED."]
+        max_concurrent_calls: u64 = "16384", parse::whole(1..=1_000_000);
+        #[doc = "Most open ReportCacheState streams; over it RESOURCE_EXHAUSTED."]
+        max_ingest_streams: u64 = "4096", parse::whole(1..=1_000_000);
+        #[doc = "Longest call on --grpc-addr, ReportCacheState aside; then LookupRoute answers TIMEOUT, the others DEADLINE_EXCEEDED."]
+        call_timeout: Duration = "30s", parse::duration(ms(10)..=days(1));
+        #[doc = "Silence on a gRPC connection after which its peer is asked for a sign of life."]
+        grpc_keepalive_interval: Duration = "20s", parse::duration(ms(100)..=days(1));
+        #[doc = "How long that sign may take before the connection is dropped."]
+        grpc_keepalive_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
+        #[doc = "Most connections on each of --http-addr and --internal-addr; more wait to be accepted."]
+        max_http_connections: u64 = "512", parse::whole(1..=65_536);
+        #[doc = "How long the head of an HTTP request, or its body, may take, and how long a connection may be idle."]
+        http_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
     }
     "Replication" {
         #[doc = "How long a batch may take to be committed and applied here before its caller gets UNAVAILABLE."]

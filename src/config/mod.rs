@@ -9,6 +9,7 @@ pub mod node;
 pub mod parse;
 pub mod show;
 
+use crate::policy_file::PolicyFile;
 pub use args::ServeArgs;
 pub use knobs::Knobs;
 use knobs::TABLE;
@@ -25,6 +26,8 @@ pub struct Config {
     pub bootstrap: BootstrapMode,
     /// This node's name, decided.
     pub node_name: String,
+    /// The policy file as it was found, if there is one.
+    pub policy_file: Option<PolicyFile>,
     settings: Settings,
 }
 
@@ -88,7 +91,10 @@ impl Config {
         let settings = Settings::merge(&args.said, file)?;
         let knobs = Knobs::read(&settings).map_err(ConfigError::Problems)?;
         let decided = check::together(&knobs, host_name).map_err(ConfigError::Problems)?;
-        Ok(Self { knobs, bootstrap: decided.bootstrap, node_name: decided.node_name, settings })
+        let policy_file = knobs.policy_file.clone().map(PolicyFile::open).transpose();
+        let policy_file =
+            policy_file.map_err(|bad| ConfigError::Problems(vec![Problem::plain("policy_file", &bad)]))?;
+        Ok(Self { knobs, bootstrap: decided.bootstrap, node_name: decided.node_name, policy_file, settings })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The part of the configuration that the node's crates take, in their own types.
 
 use super::Config;
+use crate::http::listen::HttpLimits;
 use prefixd_index::RankConfig;
 use prefixd_index::command::ClusterMeta;
 use prefixd_index::policy::Strategy;
@@ -36,6 +37,12 @@ impl Config {
             },
             tls: None,
         }
+    }
+
+    /// Limits of each HTTP port.
+    pub fn http_limits(&self) -> HttpLimits {
+        let connections = usize::try_from(self.knobs.max_http_connections).unwrap_or(usize::MAX);
+        HttpLimits { connections, timeout: self.knobs.http_timeout }
     }
 
     /// How this node ranks and gates lookups.

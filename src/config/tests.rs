@@ -109,6 +109,8 @@ fn settings_that_contradict_each_other_are_refused() {
         ("--election-min 2s --election-max 2s", "--election-max: must be longer"),
         ("--require-chain --chain-matching=false", "--require-chain: true contradicts"),
         ("--internal-addr 0.0.0.0:8081", "--internal-addr: 0.0.0.0:8081 is not a loopback address"),
+        ("--propose-timeout 31s", "--call-timeout: must not be shorter than --propose-timeout"),
+        ("--policy-file /nonexistent/p.json", "--policy-file: /nonexistent/p.json: No such file"),
         ("--http-addr 127.0.0.1:9090", "--http-addr: 127.0.0.1:9090 is taken"),
         ("--peers a=h:1,a=h:2 --node-name a", "--peers: names a member twice"),
         ("--peers a=h:1,b=h:2 --node-name c", "--node-name: \"c\" is not one of --peers (a, b)"),

@@ -39,6 +39,16 @@ impl Edge {
         response
     }
 
+    /// The answer to a lookup that was never read.
+    pub(super) fn unread_lookup(&self) -> Response<LookupRouteResponse> {
+        let view = self.node.view();
+        let answer = LookupAnswer::early(Reason::Timeout);
+        self.metrics.lookups.record("", false, answer.reason, false, Duration::ZERO);
+        let mut response = Response::new(lookups::response(answer, String::new(), 0));
+        self.say_how_current(response.metadata_mut(), view.published().applied_index);
+        response
+    }
+
     fn answer(
         &self,
         view: &prefixd_index::View,

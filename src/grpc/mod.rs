@@ -2,6 +2,7 @@
 //! deadlines, batches ingest streams and maps errors to status codes. It decides no answer and keeps no state of the
 //! index; a lookup never waits for anything here.
 
+mod admission;
 mod arrival;
 mod credits;
 mod deadline;
@@ -25,10 +26,6 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-/// Silence on a connection after which the peer is asked for a sign of life, and how long it may take to give one:
-/// this is how a client that vanished is noticed.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Flow control: one stream may send this much ahead, and one connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
@@ -45,6 +42,12 @@ pub struct Edge {
     max_unacked_bytes: usize,
     max_message_bytes: usize,
     max_concurrent_streams: u32,
+    max_concurrent_calls: u64,
+    max_ingest_streams: u64,
+    call_timeout: Duration,
+    /// Silence after which a peer is asked for a sign of life, and how long it may take to give one: this is how a
+    /// client that vanished is noticed.
+    keepalive: (Duration, Duration),
     stopping: CancellationToken,
 }
 
@@ -70,6 +73,10 @@ impl Edge {
             max_unacked_bytes: knobs.max_unacked_bytes,
             max_message_bytes: knobs.max_message_bytes,
             max_concurrent_streams: u32::try_from(knobs.max_concurrent_streams).unwrap_or(u32::MAX),
+            max_concurrent_calls: knobs.max_concurrent_calls,
+            max_ingest_streams: knobs.max_ingest_streams,
+            call_timeout: knobs.call_timeout,
+            keepalive: (knobs.grpc_keepalive_interval, knobs.grpc_keepalive_timeout),
             stopping,
         })
     }
@@ -93,12 +100,13 @@ pub async fn serve(
         .max_decoding_message_size(edge.max_message_bytes)
         .max_encoding_message_size(usize::MAX);
     let server = Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(Some(edge.keepalive.0))
+        .http2_keepalive_timeout(Some(edge.keepalive.1))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(edge.max_concurrent_streams)
         .layer(arrival::ArrivalLayer)
+        .layer(admission::AdmissionLayer(edge.clone()))
         .add_service(service)
         .add_service(health)
         .add_service(reflect().build_v1()?)

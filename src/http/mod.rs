@@ -3,6 +3,7 @@
 //! ([`internal`]).
 
 pub mod internal;
+pub mod listen;
 
 use crate::vitals::{Readiness, Vitals};
 use axum::Router;

@@ -5,8 +5,11 @@
 pub mod auth;
 pub mod contract;
 pub mod ingest;
+pub mod load;
 pub mod lookups;
 pub mod own;
+pub mod policies;
+pub mod process;
 pub mod roster;
 mod sample;
 mod secure;
@@ -14,7 +17,10 @@ mod secure;
 use crate::security::Security;
 use auth::AuthCounters;
 use ingest::IngestCounters;
+use load::LoadCounters;
 use lookups::LookupCounters;
+use policies::PolicyCounters;
+use prefixd_index::policy::PolicySource;
 use prefixd_index::view::Published;
 use prefixd_raft::{Node, NodeFigures, NodeStatus};
 use prometheus_client::collector::Collector;
@@ -38,6 +44,10 @@ pub struct Metrics {
     pub ingest: IngestCounters,
     /// Calls of the controller's port that were judged.
     pub auth: AuthCounters,
+    /// Calls under way and turned away.
+    pub load: LoadCounters,
+    /// The policy file.
+    pub policies: PolicyCounters,
     roster: Mutex<Roster>,
 }
 
@@ -49,6 +59,8 @@ struct Scrape {
     models: Vec<(Arc<str>, u64)>,
     known_tenant: Box<dyn Fn(&str) -> bool>,
     security: Arc<Security>,
+    policies_pushed: bool,
+    resident_bytes: Option<u64>,
 }
 
 struct Exposition {
@@ -76,6 +88,9 @@ impl Collector for Exposition {
         secure::encode(&mut encoder, &scrape.security)?;
         self.metrics.lookups.encode(&mut encoder)?;
         self.metrics.ingest.encode(&mut encoder)?;
+        self.metrics.load.encode(&mut encoder)?;
+        self.metrics.policies.encode(&mut encoder, scrape.policies_pushed)?;
+        process::encode(&mut encoder, scrape.resident_bytes, scrape.published.totals.entries)?;
         own::encode(&mut encoder, &scrape.status, &scrape.figures, &scrape.published)
     }
 }
@@ -89,6 +104,8 @@ pub fn registry(metrics: Arc<Metrics>, node: Node, security: Arc<Security>) -> R
             figures: node.figures(),
             published: view.published(),
             models: view.models(),
+            policies_pushed: view.policy_source() == PolicySource::Pushed,
+            resident_bytes: process::resident_bytes(),
             known_tenant: Box::new(move |tenant| view.knows_tenant(tenant)),
             security: security.clone(),
         }

@@ -25,6 +25,8 @@ fn page(metrics: &Arc<Metrics>) -> String {
         models: vec![("m".into(), 3)],
         known_tenant: Box::new(|tenant| tenant == "known"),
         security: Arc::default(),
+        policies_pushed: true,
+        resident_bytes: Some(1 << 20),
     };
     let registry = registry_of(Exposition { metrics: metrics.clone(), scrape: Box::new(scrape) });
     let mut page = String::new();

@@ -1,14 +1,20 @@
 //! A whole node in this process on ports of the system's choice, asked over the wire as anybody would.
 
 mod bad_input;
+mod certs;
 mod internal;
+mod node_tls;
+mod review;
 mod surfaces;
+mod tls;
+mod tokens;
 
 use crate::config::{Config, ServeArgs};
 use crate::ports::{Bound, Ports};
 use crate::serve::Running;
 use prefixd_proto::inferencecache as wire;
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 
@@ -75,6 +81,21 @@ impl Server {
             let mut answer = agent.run(request).unwrap();
             let allow = answer.headers().get("allow").map_or("", |list| list.to_str().unwrap()).to_owned();
             (answer.status().as_u16(), allow, answer.body_mut().read_to_string().unwrap())
+        };
+        tokio::task::spawn_blocking(ask).await.unwrap()
+    }
+
+    /// The status of a request to the internal port with a bearer token, or with none if it is empty.
+    async fn authorized(&self, method: &'static str, path: &str, token: &str, body: &str) -> u16 {
+        let url = format!("http://{}{path}", self.bound.internal);
+        let (token, body) = (token.to_owned(), body.to_owned());
+        let ask = move || {
+            let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+            let mut request = ureq::http::Request::builder().method(method).uri(url);
+            if !token.is_empty() {
+                request = request.header("authorization", format!("Bearer {token}"));
+            }
+            agent.run(request.body(body).unwrap()).unwrap().status().as_u16()
         };
         tokio::task::spawn_blocking(ask).await.unwrap()
     }

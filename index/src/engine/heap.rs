@@ -126,3 +126,62 @@ impl<O: HeapOrder> Heap<O> {
         *O::place(entries.standing(slot)) = at as u32;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_hash::BlockHash;
+    use proptest::prelude::*;
+
+    fn slot(last_seen_us: u64, hash: u16) -> Slot {
+        let hash = BlockHash::new(&hash.to_be_bytes());
+        Slot {
+            hash,
+            last_seen_us,
+            tokens: 0,
+            tier: 1,
+            accesses: 0,
+            member: 0,
+            partition: 0,
+            age_at: 0,
+            use_at: 0,
+            leads: false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_gives_out_in_order(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), 0u64..20), 0..300)) {
+            let (mut entries, mut heap) = (Entries::default(), Heap::<ByAge>::default());
+            let mut held: Vec<u32> = Vec::new();
+            for (hash, (what, which, seen_us)) in (0u16..).zip(steps) {
+                match what {
+                    0 | 1 => {
+                        if let Some(at) = entries.add(slot(seen_us, hash)) {
+                            heap.push(&mut entries, at);
+                            held.push(at);
+                        }
+                    }
+                    2 if !held.is_empty() => {
+                        let at = held.swap_remove(which.index(held.len()));
+                        heap.remove(&mut entries, at);
+                        entries.release(at);
+                    }
+                    3 if !held.is_empty() => {
+                        let at = held[which.index(held.len())];
+                        entries.change(at, |slot| slot.last_seen_us = seen_us);
+                        heap.fix(&mut entries, at);
+                    }
+                    _ => {}
+                }
+                let least = held.iter().copied().min_by(|&a, &b| entries.by_age(a, b));
+                prop_assert_eq!(heap.first(), least);
+            }
+            held.sort_by(|&a, &b| entries.by_age(a, b));
+            for at in held {
+                prop_assert_eq!(heap.first(), Some(at));
+                heap.remove(&mut entries, at);
+            }
+        }
+    }
+}

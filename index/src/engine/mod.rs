@@ -187,8 +187,9 @@ impl Index {
     }
 
     /// True when another Sweep should follow at once: dead entries wait, the last slice was full, or the cap is
-    /// exceeded.
+    /// exceeded and there is something that it can take.
     pub fn wants_sweep(&self) -> bool {
-        !self.retired.is_empty() || self.sweep_was_full || self.is_over_cap()
+        let can_trim = self.is_over_cap() && self.totals.entries > self.totals.reserved_entries;
+        !self.retired.is_empty() || self.sweep_was_full || can_trim
     }
 }

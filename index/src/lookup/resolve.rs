@@ -119,3 +119,87 @@ fn from_tokens<'a, B>(
     };
     Some((input, covered))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::config::RankConfig;
+    use crate::policy::Strategy;
+
+    const CHAIN: (&[&[u8]], &[i32]) = (&[b"a", b"b"], &[64, 64]);
+    const UNEQUAL: (&[&[u8]], &[i32]) = (&[b"a", b"b"], &[64]);
+    const COUNTS: (&[&[u8]], &[i32]) = (&[], &[64]);
+    const NONE: (&[&[u8]], &[i32]) = (&[], &[]);
+    const TOKENS: [u32; 40] = [7; 40];
+
+    /// What a request resolves to, in a word.
+    fn outcome(
+        (block_hashes, block_token_counts): (&[&[u8]], &[i32]),
+        prefix_hash: &[u8],
+        (tokens, prompt): (usize, Prompt<'_>),
+        gates: &str,
+    ) -> String {
+        let mut rules = Rules::of(None, &RankConfig::default());
+        rules.strategy = Strategy {
+            enable_chain_matching: !gates.contains("no chains"),
+            require_chain: gates.contains("require"),
+            enable_tenant_hot: true,
+        };
+        let request = LookupRequest {
+            tenant: "t",
+            model: "m",
+            scheme: "s",
+            adapter: "",
+            prefix_hash,
+            prefix_token_count: 0,
+            block_hashes,
+            block_token_counts,
+            token_ids: &TOKENS[..tokens],
+            prompt,
+            ttft_ms: 0,
+        };
+        let wants = wants_prompt_tokens(&request, &rules);
+        let mut buffer = Vec::new();
+        let outcome = match resolve(&request, &rules, 16, &mut buffer).map(|resolved| resolved.input) {
+            Ok(Input::Chain { hashes, .. }) => format!("chain of {}", hashes.len()),
+            Ok(Input::Blocks { hashes, block_tokens }) => format!("{} blocks of {block_tokens}", hashes.len()),
+            Ok(Input::Exact(hash)) => format!("hash of {}", hash.len()),
+            Err(reason) => reason.as_str().to_owned(),
+        };
+        if wants { format!("{outcome}, tokens wanted") } else { outcome }
+    }
+
+    #[test]
+    fn one_input_is_resolved_by_precedence() {
+        use Prompt::{Absent, Tokens, Untokenized};
+        let some = Tokens(&TOKENS);
+        // (chain, prefix_hash, tokens and prompt, gates, outcome)
+        let rows = [
+            (CHAIN, "h", (40, some), "", "chain of 2"),
+            (CHAIN, "", (0, Absent), "require", "chain of 2"),
+            (UNEQUAL, "h", (40, some), "", "NO_HINT"),
+            (COUNTS, "h", (0, Absent), "", "NO_HINT"),
+            (NONE, "h", (40, some), "", "hash of 1"),
+            (NONE, "", (40, Untokenized), "", "2 blocks of 16"),
+            (NONE, "", (15, some), "", "NO_HINT"),
+            (NONE, "", (0, some), "", "2 blocks of 16"),
+            (NONE, "", (0, Tokens(&[])), "", "NO_HINT"),
+            (NONE, "", (0, Untokenized), "", "NO_HINT, tokens wanted"),
+            (NONE, "", (0, Absent), "", "hash of 0"),
+            (CHAIN, "h", (0, Absent), "no chains", "hash of 1"),
+            (UNEQUAL, "h", (0, Absent), "no chains", "hash of 1"),
+            (CHAIN, "", (40, Absent), "no chains", "hash of 8"),
+            (CHAIN, "", (0, Absent), "no chains", "NO_HINT"),
+            (UNEQUAL, "", (0, Absent), "no chains", "NO_HINT"),
+            (CHAIN, "", (0, Untokenized), "no chains", "NO_HINT, tokens wanted"),
+            (NONE, "", (0, Absent), "no chains", "hash of 0"),
+            (NONE, "h", (40, some), "require", "POLICY_REQUIRES_CHAIN"),
+            (UNEQUAL, "", (0, Absent), "require", "POLICY_REQUIRES_CHAIN"),
+            (NONE, "", (0, Untokenized), "require", "POLICY_REQUIRES_CHAIN"),
+        ];
+        for (chain, hash, tokens, gates, expected) in rows {
+            let found = outcome(chain, hash.as_bytes(), tokens, gates);
+            assert_eq!(found, expected, "{chain:?} {hash:?} {} tokens, {:?}, {gates:?}", tokens.0, tokens.1);
+        }
+    }
+}

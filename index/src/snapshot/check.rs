@@ -3,7 +3,7 @@
 use super::LoadError;
 use super::record::{SNAPSHOT_VERSION, SnapshotRecord};
 use crate::digest::{self, EntryFields, NameHash};
-use crate::policy::{PolicySet, PolicySource};
+use crate::policy::PolicySet;
 use crate::view::names::Report;
 
 /// Sums up the digest of records in any order after their header.

@@ -381,7 +381,8 @@ impl Model {
     // --- what can be seen -----------------------------------------------------------------------------------------
 
     pub(super) fn wants_sweep(&self) -> bool {
-        !self.dead.is_empty() || self.sweep_was_full || self.is_over_cap()
+        let victims = self.live.keys().any(|(key, _)| key.0 != PROBE);
+        !self.dead.is_empty() || self.sweep_was_full || (self.is_over_cap() && victims)
     }
 
     pub(super) fn totals(&self) -> Totals {

@@ -7,10 +7,11 @@
 use super::commands::{ADAPTERS, MODELS, REPLICAS, SCHEMES, TENANTS, World};
 use super::model::{Model, PROBE};
 use super::setting;
-use crate::command::Stamped;
+use crate::command::{ClusterMeta, Command, Stamped};
 use crate::lookup::config::RankConfig;
+use crate::policy::PolicySet;
 use crate::snapshot::SnapshotSlice;
-use crate::{Index, Loader, LookupRequest, LookupScratch, Prompt, Reason, RecordDigest, SnapshotOverflow};
+use crate::{Index, Loader, LookupRequest, LookupScratch, Prompt, Reason, RecordDigest, SnapshotOverflow, Totals};
 use std::collections::BTreeMap;
 
 /// (seed, steps) that once failed under today's commands. What failed under earlier ones lives on in testdata/cases
@@ -79,6 +80,26 @@ impl Walk {
             }
             self.snapshot();
         }
+        self.drain();
+    }
+
+    /// Lets everything expire: nothing is left behind, least of all names.
+    fn drain(&mut self) {
+        self.snapshot = None;
+        let meta = ClusterMeta { slice_entries: 7, session_ttl_us: 1, ..ClusterMeta::default() };
+        self.world.now += 1 << 40;
+        for command in [Command::ClusterMeta(meta), Command::SetPolicy(PolicySet::default()), Command::Sweep] {
+            self.step += 1;
+            self.apply(Stamped { stamp_us: self.world.now, command });
+        }
+        while self.index.wants_sweep() {
+            self.step += 1;
+            self.apply(Stamped { stamp_us: self.world.now, command: Command::Sweep });
+        }
+        assert_eq!((self.index.totals(), self.index.digest()), (Totals::default(), 0), "seed {}", self.seed);
+        let (tables, members) = (&self.index.tables, &self.index.members);
+        assert_eq!((tables.names.len(), tables.blocks.len(), members.iter().count()), (0, 0, 0), "seed {}", self.seed);
+        assert!((0..self.index.entries.slots()).all(|at| self.index.entries.get(at).is_none()));
     }
 
     fn apply(&mut self, stamped: Stamped) {

@@ -182,6 +182,11 @@ impl View {
         (settings.policies.clone(), settings.policy_source)
     }
 
+    /// Where the policy set comes from. Cheap.
+    pub fn policy_source(&self) -> PolicySource {
+        self.tables.settings.load().policy_source
+    }
+
     /// What the writer published after its last apply.
     pub fn published(&self) -> Published {
         **self.tables.published.load()

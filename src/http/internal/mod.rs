@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures::StreamExt;
@@ -21,6 +21,7 @@ use prefixd_index::command::Command;
 use prefixd_proto::policy;
 use prefixd_raft::Node;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 /// Largest probe request.
@@ -29,24 +30,36 @@ const MAX_PROBE_BYTES: usize = 4 << 10;
 const MAX_FORGOTTEN_BYTES: usize = 8 << 20;
 /// Scans of the whole index at once.
 const MAX_SCANS: usize = 1;
+/// Probes at once, those included that still clean up.
+const MAX_PROBES: usize = 64;
 
 /// What the handlers share; the node is filled in once it has loaded its state.
 #[derive(Clone)]
 struct Shared {
     node: Arc<OnceLock<Node>>,
     scans: Arc<Semaphore>,
+    /// Probes whose block is not removed yet.
+    probes: Arc<Semaphore>,
+    body_timeout: Duration,
     metrics: Arc<Metrics>,
     gate: Arc<Gate>,
 }
 
-/// The routes of the internal port.
-pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>) -> Router {
+/// The routes of the internal port; a body must have come within `body_timeout`.
+pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>, body_timeout: Duration) -> Router {
     Router::new()
         .route("/snapshot", any(get_snapshot))
         .route("/policy", any(set_policy))
         .route("/probe", any(run_probe))
         .layer(super::traced())
-        .with_state(Shared { node, scans: Arc::new(Semaphore::new(MAX_SCANS)), metrics, gate })
+        .with_state(Shared {
+            node,
+            scans: Arc::new(Semaphore::new(MAX_SCANS)),
+            probes: Arc::new(Semaphore::new(MAX_PROBES)),
+            body_timeout,
+            metrics,
+            gate,
+        })
 }
 
 /// Why a request was not carried out, for its caller.
@@ -72,7 +85,7 @@ impl IntoResponse for Refusal {
 
 impl Shared {
     /// Lets a call in, or says why not, and counts it. Calls through an open gate are no successes of anybody.
-    async fn admit(&self, request: &Request, surface: Surface) -> Result<(), Refusal> {
+    async fn admit(&self, headers: &HeaderMap, surface: Surface) -> Result<(), Refusal> {
         let audience = match surface {
             Surface::Policy => Audience::Policy,
             Surface::Snapshot | Surface::Probe => Audience::Controller,
@@ -80,7 +93,7 @@ impl Shared {
         if self.gate.is_open() {
             return Ok(());
         }
-        let header = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+        let header = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
         let judged = self.gate.admit(audience, header).await;
         self.metrics.auth.count(surface, &judged);
         judged.map_err(|denial| match denial {
@@ -97,10 +110,16 @@ impl Shared {
         let loading = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the node is still loading its state");
         self.node.get().ok_or_else(loading)
     }
+
+    /// The whole body, if it comes in time.
+    async fn body(&self, request: Request<Body>, limit: usize, over: StatusCode) -> Result<Vec<u8>, Refusal> {
+        let late = |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
+        tokio::time::timeout(self.body_timeout, body(request, limit, over)).await.map_err(late)?
+    }
 }
 
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
-    shared.admit(&request, Surface::Snapshot).await?;
+    shared.admit(request.headers(), Surface::Snapshot).await?;
     allow(&request, &[Method::GET], "GET")?;
     let view = shared.node()?.view();
     let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
@@ -111,9 +130,9 @@ async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<
 }
 
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
-    shared.admit(&request, Surface::Policy).await?;
+    shared.admit(request.headers(), Surface::Policy).await?;
     allow(&request, &[Method::POST, Method::PUT], "POST, PUT")?;
-    let body = body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
+    let body = shared.body(request, policy::MAX_BYTES, StatusCode::PAYLOAD_TOO_LARGE).await?;
     let policies = policy::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
     let proposed = shared.node()?.propose(Command::SetPolicy(policies)).await;
     proposed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
@@ -121,12 +140,14 @@ async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<St
 }
 
 async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
-    shared.admit(&request, Surface::Probe).await?;
+    shared.admit(request.headers(), Surface::Probe).await?;
     allow(&request, &[Method::POST], "POST")?;
-    let body = body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
+    let body = shared.body(request, MAX_PROBE_BYTES, StatusCode::BAD_REQUEST).await?;
     let asked = probe::decode(&body).map_err(|reason| Refusal::new(StatusCode::BAD_REQUEST, reason))?;
+    let busy = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many probes are under way");
+    let permit = shared.probes.clone().try_acquire_owned().map_err(busy)?;
     // A task of its own: it cleans up even if the caller goes away.
-    let report = tokio::spawn(probe::run(shared.node()?.clone(), asked)).await;
+    let report = tokio::spawn(probe::run(shared.node()?.clone(), asked, permit)).await;
     json(&report.map_err(broken)?)
 }
 

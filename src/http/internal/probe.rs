@@ -3,13 +3,18 @@
 
 use prefixd_index::command::{Command, Probe};
 use prefixd_index::limits::MAX_ID_BYTES;
+use prefixd_proto::keyed::Keyed;
 use prefixd_raft::Node;
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 const REPLICA_PREFIX: &str = "__probe-";
 /// Attempts to remove the block again; what is left after them expires like everything else.
-const CLEANUP_ATTEMPTS: u32 = 3;
+const CLEANUP_ATTEMPTS: u32 = 30;
+/// Between them.
+const CLEANUP_PAUSE: Duration = Duration::from_secs(2);
 
 /// What the caller asks.
 #[derive(Debug, Deserialize)]
@@ -50,7 +55,7 @@ struct StageError {
 
 /// Reads a request, or says what is wrong with it.
 pub(super) fn decode(text: &[u8]) -> Result<Asked, String> {
-    let asked: Asked = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let Keyed(asked): Keyed<Asked> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let required = [("backend", &asked.backend), ("model", &asked.model), ("hashScheme", &asked.hash_scheme)];
     for (name, value) in required {
         if value.is_empty() || value.len() > MAX_ID_BYTES - REPLICA_PREFIX.len() {
@@ -60,8 +65,8 @@ pub(super) fn decode(text: &[u8]) -> Result<Asked, String> {
     Ok(asked)
 }
 
-/// Runs the stages in order; a failed one skips the later ones.
-pub(super) async fn run(node: Node, asked: Asked) -> Report {
+/// Runs the stages in order; a failed one skips the later ones. What is left of the probe goes with `permit`.
+pub(super) async fn run(node: Node, asked: Asked, permit: OwnedSemaphorePermit) -> Report {
     let hash: [u8; 16] = rand::rng().random();
     let block = Probe {
         replica: format!("{REPLICA_PREFIX}{}", asked.backend),
@@ -84,7 +89,11 @@ pub(super) async fn run(node: Node, asked: Asked) -> Report {
             report.errors.push(StageError { stage: "ingest", message: error.to_string() });
         }
     }
-    clean_up(&node, block).await;
+    // Also after a failed proposal: it may have been applied all the same. Then the caller needn't wait.
+    let removal = Command::Probe(Probe { present: false, ..block });
+    if report.ingest == Stage::Failed || node.propose(removal.clone()).await.is_err() {
+        tokio::spawn(clean_up(node, removal, permit));
+    }
     report
 }
 
@@ -97,15 +106,16 @@ fn route(node: &Node, block: &Probe, errors: &mut Vec<StageError>) -> Stage {
     Stage::Failed
 }
 
-/// Removes the block, also after a failed proposal: it may have been applied all the same.
-async fn clean_up(node: &Node, block: Probe) {
-    let removal = Command::Probe(Probe { present: false, ..block });
+/// Removes a block that could not be removed at once.
+async fn clean_up(node: Node, removal: Command, _permit: OwnedSemaphorePermit) {
     for attempt in 1..=CLEANUP_ATTEMPTS {
         match node.propose(removal.clone()).await {
             Ok(_) => return,
-            Err(error) => tracing::warn!(attempt, %error, "the probe's block is not removed yet"),
+            Err(error) => tracing::debug!(attempt, %error, "a probe's block is not removed yet"),
         }
+        tokio::time::sleep(CLEANUP_PAUSE).await;
     }
+    tracing::warn!("a probe's block could not be removed; it expires like everything else");
 }
 
 #[cfg(test)]
@@ -123,6 +133,12 @@ mod tests {
             r#"{"backend":"b","model":"m","hashScheme":"v","zzz":1}"#,
             r#"{"backend":"b","model":"m","hashScheme":"v"} trailing"#,
             r#"{"backend":1,"model":"m","hashScheme":"v"}"#,
+            r#"{"backend":null,"model":"m","hashScheme":"v"}"#,
+            r#"{"backend":"b","model":"m","hashScheme":"v","backendType":1}"#,
+            r#"{"backend":"b","backend":"b","model":"m","hashScheme":"v"}"#,
+            r#"["b","m","v",null]"#,
+            "null",
+            "",
             long.as_str(),
         ] {
             assert!(decode(wrong.as_bytes()).is_err(), "{wrong}");

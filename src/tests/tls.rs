@@ -1,0 +1,149 @@
+//! TLS on the gRPC port: who gets in, what strangers see, and certificates that change under load.
+
+use super::certs::{Authority, Files, Issued};
+use super::*;
+use prefixd_raft::tls::{ClientTls, connector};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What a client dials with that trusts `ca` and shows a certificate or none.
+pub(super) fn dialling(files: &Files, ca: &str, own: Option<&Issued>) -> ClientTls {
+    let ca = PathBuf::from(files.write("dial-ca.crt", ca));
+    let own = own.map(|own| files.pair("dial", own)).map(|(cert, key)| (PathBuf::from(cert), PathBuf::from(key)));
+    let config = crate::tls::dialling(&ca, own.as_ref().map(|(cert, key)| (cert, key))).unwrap();
+    Arc::new(move || config.clone())
+}
+
+/// Connects to an address with TLS; the error names what was wrong.
+pub(super) async fn connect(addr: SocketAddr, name: Option<&str>, tls: ClientTls) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(format!("http://{addr}")).unwrap().connect_timeout(PATIENCE);
+    let connector = connector(addr.to_string(), name.map(str::to_owned), tls);
+    endpoint.connect_with_connector(connector).await.map_err(|error| format!("{error:?}"))
+}
+
+async fn looks_up(channel: Channel) -> Result<String, String> {
+    let answer = InferenceCacheClient::new(channel).lookup_route(lookup("p")).await;
+    answer.map(|answer| answer.into_inner().reason_code).map_err(|status| status.to_string())
+}
+
+#[tokio::test]
+async fn only_who_trusts_the_certificate_and_its_name_talks_to_the_port() {
+    let (files, ca, other) = (Files::new(), Authority::new(), Authority::new());
+    let (cert, key) = files.pair("grpc", &ca.issue(&["127.0.0.1", "prefixd.example"]));
+    let server = Server::with(&[("tls_cert_file", &cert), ("tls_key_file", &key)]).await;
+    assert_eq!(server.series("inferencecache_server_grpc_tls_enabled").await, Some(1.0));
+    let ends = server.series("prefixd_tls_certificate_not_after_seconds{port=\"grpc\"}").await.unwrap();
+    assert_eq!(ends, 64_060_588_800.0, "the year 4000");
+    let trusting = dialling(&files, &ca.pem(), None);
+    for name in [None, Some("prefixd.example")] {
+        let channel = connect(server.bound.grpc, name, trusting.clone()).await.unwrap();
+        looks_up(channel).await.unwrap();
+    }
+    let wrong_name = connect(server.bound.grpc, Some("elsewhere.example"), trusting).await.unwrap_err();
+    assert!(wrong_name.contains("NotValidForName"), "{wrong_name}");
+    let wrong_ca = connect(server.bound.grpc, None, dialling(&files, &other.pem(), None)).await.unwrap_err();
+    assert!(wrong_ca.contains("UnknownIssuer"), "{wrong_ca}");
+    let in_clear = Endpoint::from_shared(format!("http://{}", server.bound.grpc)).unwrap().connect_lazy();
+    assert!(looks_up(in_clear).await.is_err(), "nobody talks in clear");
+    let failures = "prefixd_tls_handshake_failures_total{port=\"grpc\"}";
+    eventually("strangers are counted", async || server.series(failures).await >= Some(3.0)).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn clients_need_certificates_where_a_ca_is_set_for_them() {
+    let (files, ca, clients, other) = (Files::new(), Authority::new(), Authority::new(), Authority::new());
+    let (cert, key) = files.pair("grpc", &ca.issue(&["127.0.0.1"]));
+    let client_ca = files.write("clients.crt", &clients.pem());
+    let flags = [("tls_cert_file", &*cert), ("tls_key_file", &key), ("tls_client_ca_file", &client_ca)];
+    let server = Server::with(&flags).await;
+    let good = clients.issue(&["gateway"]);
+    let channel = connect(server.bound.grpc, None, dialling(&files, &ca.pem(), Some(&good))).await.unwrap();
+    looks_up(channel).await.unwrap();
+    for (what, own) in [
+        ("none", None),
+        ("expired", Some(clients.issue_until(&["gateway"], 2001))),
+        ("of another CA", Some(other.issue(&["gateway"]))),
+        ("of the server's CA", Some(ca.issue(&["gateway"]))),
+    ] {
+        let connected = connect(server.bound.grpc, None, dialling(&files, &ca.pem(), own.as_ref())).await;
+        // In TLS 1.3 a client learns that it was refused when it first reads.
+        let answer = match connected {
+            Ok(channel) => looks_up(channel).await,
+            Err(error) => Err(error),
+        };
+        assert!(answer.is_err(), "{what}: {answer:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn certificates_rotate_under_load_without_a_failed_call() {
+    let (files, old, new) = (Files::new(), Authority::new(), Authority::new());
+    let (cert, key) = files.pair("grpc", &old.issue(&["127.0.0.1"]));
+    let flags = [("tls_cert_file", &*cert), ("tls_key_file", &key), ("reload_interval", "20ms")];
+    let server = Server::with(&flags).await;
+    let both = dialling(&files, &format!("{}{}", old.pem(), new.pem()), None);
+    let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let load: Vec<_> = (0..4)
+        .map(|_| {
+            let (addr, both, stop, calls) = (server.bound.grpc, both.clone(), stop.clone(), calls.clone());
+            tokio::spawn(async move {
+                let mut kept = connect(addr, None, both.clone()).await.unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    looks_up(kept.clone()).await.unwrap();
+                    let fresh = connect(addr, None, both.clone()).await.unwrap();
+                    looks_up(fresh.clone()).await.unwrap();
+                    kept = if calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) { fresh } else { kept };
+                }
+            })
+        })
+        .collect();
+    let only_new = dialling(&Files::new(), &new.pem(), None);
+    assert!(connect(server.bound.grpc, None, only_new.clone()).await.is_err());
+    // The key changes before the certificate does: for a moment they don't fit, and the old ones stay in force.
+    let next = new.issue(&["127.0.0.1"]);
+    files.write("grpc.key", &next.key);
+    let refused = "prefixd_file_reloads_total{file=\"tls-cert-file\",result=\"error\"}";
+    eventually("the half change is refused", async || server.series(refused).await == Some(1.0)).await;
+    assert!(connect(server.bound.grpc, None, only_new.clone()).await.is_err());
+    files.write("grpc.crt", &next.cert);
+    eventually("the new certificate is shown", async || {
+        connect(server.bound.grpc, None, only_new.clone()).await.is_ok()
+    })
+    .await;
+    files.write("grpc.crt", &new.issue_until(&["127.0.0.1"], 2001).cert);
+    eventually("an expired one is refused", async || server.series(refused).await >= Some(2.0)).await;
+    let before = calls.load(Ordering::Relaxed);
+    eventually("the load goes on", async || calls.load(Ordering::Relaxed) > before + 8).await;
+    stop.store(true, Ordering::Relaxed);
+    for one in load {
+        one.await.expect("no call failed");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_certificate_is_refused_by_its_flag_at_start() {
+    let (files, ca) = (Files::new(), Authority::new());
+    let (cert, key) = files.pair("grpc", &ca.issue(&["127.0.0.1"]));
+    let (_, other_key) = files.pair("other", &ca.issue(&["127.0.0.1"]));
+    let expired = files.pair("expired", &ca.issue_until(&["127.0.0.1"], 2001));
+    let none = files.write("none", "hello");
+    for (cert, key, part) in [
+        ("/nonexistent/c", key.as_str(), "--tls-cert-file /nonexistent/c: "),
+        (&none, &key, "no certificate"),
+        (&cert, &none, "no private key"),
+        (&cert, &other_key, "certificate and key"),
+        (&expired.0, &expired.1, "has expired"),
+    ] {
+        let mut args = ServeArgs::default();
+        for (flag, text) in [("tls_cert_file", cert), ("tls_key_file", key)] {
+            args.said.flags.insert(flag.into(), text.into());
+        }
+        let config = Config::resolve(&args, None).unwrap();
+        let error = crate::security::Security::open(&config).err().unwrap();
+        assert!(error.starts_with("--tls-cert-file ") && error.contains(part), "{part}: {error}");
+    }
+}

@@ -37,6 +37,7 @@ pub use face::{
     Timing,
 };
 pub use node::Node;
+pub use record::{decode_command, encode_command};
 pub use start::StartError;
 
 #[cfg(test)]

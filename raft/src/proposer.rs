@@ -4,7 +4,7 @@
 
 use crate::face::{Histogram, SubmitError};
 use crate::record;
-use crate::types::{Reply, TypeConfig};
+use crate::types::{Proposal, Reply, TypeConfig};
 use openraft::error::{ClientWriteError, RaftError};
 use prefixd_index::command::{Command, Stamped};
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ impl ProposerTask {
 
     fn launch(&self, node: &Arc<impl Leadership>, group: Group, stamp_us: u64, flying: &mut JoinSet<()>) {
         let Group { command, bytes, replies } = group;
-        let encoded = record::encode_command(&Stamped { stamp_us, command });
+        let encoded = record::encode_command(&Stamped { stamp_us, command }).map(Proposal);
         let waiting_bytes = self.waiting_bytes.clone();
         let latency = self.latency.clone();
         let node = node.clone();

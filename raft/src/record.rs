@@ -47,13 +47,19 @@ fn invalid(message: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message.into())
 }
 
-/// Encodes a command for the log.
-pub(crate) fn encode_command(stamped: &Stamped) -> Result<Proposal, CodecError> {
-    codec::encode_within(COMMAND, VERSION, stamped, MAX_COMMAND_BYTES).map(|bytes| Proposal(bytes.into()))
+/// Encodes a command as the log holds it: one envelope of the codec.
+///
+/// # Errors
+/// The command takes more than 32 MiB.
+pub fn encode_command(stamped: &Stamped) -> Result<Arc<[u8]>, CodecError> {
+    codec::encode_within(COMMAND, VERSION, stamped, MAX_COMMAND_BYTES).map(Into::into)
 }
 
-/// Decodes a command of the log. The error of a command from a later release names both versions.
-pub(crate) fn decode_command(body: &[u8]) -> Result<Stamped, CodecError> {
+/// Decodes a command as the log holds it. Any bytes may be given; no length in them is trusted.
+///
+/// # Errors
+/// Foreign, torn or changed bytes; a command from a later release, with both versions named; a body of another shape.
+pub fn decode_command(body: &[u8]) -> Result<Stamped, CodecError> {
     codec::decode_within(COMMAND, VERSION..=VERSION, body, MAX_COMMAND_BYTES)
 }
 

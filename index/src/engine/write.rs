@@ -202,7 +202,16 @@ impl Index {
         let domain = Arc::clone(&self.members[entry.member].shared.domain);
         let partition = self.entries.partitions[entry.partition].shared.id;
         let key = BlockKey { domain: domain.id, hash: entry.hash };
-        let Some(block) = pins.tables.blocks.get(&key, &pins.blocks) else { return 0 };
+        let is_alone = |_: &BlockKey, block: &Block| block.is_just(partition, entry.member);
+        let block = match pins.tables.blocks.remove_if(&key, is_alone, &pins.blocks) {
+            Ok(Some(_)) => {
+                self.uncount_prefix(&domain);
+                self.release(pins, slot);
+                return 1;
+            }
+            Ok(None) => return 0,
+            Err((_, block)) => block,
+        };
         let Some(group) = block.group(partition) else { return 0 };
         self.uncount_prefix(&domain);
         pins.publish(key, block.without(partition));
@@ -225,10 +234,10 @@ impl Index {
     /// Forgets a member that has neither entries nor stats.
     pub(crate) fn drop_if_empty(&mut self, pins: &Pins<'_>, at: u32) {
         let member = &self.members[at];
-        let shared = Arc::clone(&member.shared);
-        if member.entries > 0 || shared.stats.load().is_some() {
+        if member.entries > 0 || member.shared.stats.load().is_some() {
             return;
         }
+        let shared = Arc::clone(&member.shared);
         match member.retirement {
             Some(number) => {
                 self.retired.remove(&number);

@@ -23,7 +23,10 @@ async fn machine(updates: u64) -> (TempDir, Machine) {
         let deltas = vec![Delta::Update(update(index))];
         let batch = Batch { session: 1, sequence: index, producer: None, deltas };
         let stamped = Stamped { stamp_us: 1_000_000 + index, command: Command::Deltas(vec![batch]) };
-        Committed { pos: LogPos { term: 1, index }, what: What::Command(record::encode_command(&stamped).unwrap()) }
+        Committed {
+            pos: LogPos { term: 1, index },
+            what: What::Command(Proposal(record::encode_command(&stamped).unwrap())),
+        }
     });
     core.apply(entries.collect()).await.unwrap();
     let snapshots = Arc::new(snapshots);
@@ -108,7 +111,10 @@ async fn apply_goes_on_while_a_snapshot_is_taken() {
         let deltas = vec![Delta::Update(update(index % 50))];
         let batch = Batch { session: 1, sequence: index, producer: None, deltas };
         let stamped = Stamped { stamp_us: 9_000_000 + index, command: Command::Deltas(vec![batch]) };
-        Committed { pos: LogPos { term: 1, index }, what: What::Command(record::encode_command(&stamped).unwrap()) }
+        Committed {
+            pos: LogPos { term: 1, index },
+            what: What::Command(Proposal(record::encode_command(&stamped).unwrap())),
+        }
     });
     let first = tokio::task::spawn_blocking(move || core.slice(64).map(|slice| (core, slice))).await.unwrap();
     let Ok((core, first)) = first else { panic!("no first slice") };

@@ -1,7 +1,7 @@
 //! The client: one lazy connection a node, and the loop that takes a call from node to node.
 
 use crate::health::Health;
-use crate::{Config, Error, retry};
+use crate::{Config, Error, retry, secure};
 use prefixd_proto::inferencecache as pb;
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Client {
     /// [`Error::Exhausted`] and [`Error::Refused`]. A miss is no error: it is an answer without scores.
     pub async fn lookup(&self, request: pb::LookupRouteRequest) -> Result<Answer<pb::LookupRouteResponse>, Error> {
         self.call(Kind::Read, |mut stub, timeout| {
-            let request = timed(request.clone(), timeout);
+            let request = self.timed(request.clone(), timeout);
             async move { stub.lookup_route(request).await }
         })
         .await
@@ -89,7 +89,7 @@ impl Client {
         request: pb::GetCacheStateRequest,
     ) -> Result<Answer<pb::GetCacheStateResponse>, Error> {
         self.call(Kind::Read, |mut stub, timeout| {
-            let request = timed(request.clone(), timeout);
+            let request = self.timed(request.clone(), timeout);
             async move { stub.get_cache_state(request).await }
         })
         .await
@@ -106,7 +106,7 @@ impl Client {
             .call(Kind::Write, |mut stub, timeout| {
                 let updates = Arc::clone(&updates);
                 let stream = tokio_stream::iter((0..updates.len()).map(move |i| updates[i].clone()));
-                let request = timed(stream, timeout);
+                let request = self.timed(stream, timeout);
                 async move { stub.report_cache_state(request).await }
             })
             .await?;
@@ -120,7 +120,7 @@ impl Client {
     pub async fn publish(&self, event: pb::CacheEvent) -> Result<Answer<pb::Ack>, Error> {
         let answer = self
             .call(Kind::Write, |mut stub, timeout| {
-                let request = timed(event.clone(), timeout);
+                let request = self.timed(event.clone(), timeout);
                 async move { stub.publish_event(request).await }
             })
             .await?;
@@ -176,6 +176,16 @@ impl Client {
         }
     }
 
+    /// A request with its limit in time and this client's token.
+    fn timed<T>(&self, message: T, timeout: Duration) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(timeout);
+        if let Some(authorization) = &self.inner.config.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        request
+    }
+
     fn now_ms(&self) -> u64 {
         u64::try_from(self.inner.origin.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -186,8 +196,12 @@ impl Node {
         let bad = |reason: String| Error::BadEndpoint { endpoint: endpoint.to_owned(), reason };
         let address = match endpoint.split_once("://") {
             None => format!("http://{endpoint}"),
-            Some(("http", _)) => endpoint.to_owned(),
-            Some(_) => return Err(bad("only plaintext gRPC is spoken: give host:port or http://host:port".into())),
+            Some(("http", _)) if config.tls.is_none() => endpoint.to_owned(),
+            // The scheme is only for people: whether TLS is spoken, the configuration says.
+            Some(("https", address)) if config.tls.is_some() => format!("http://{address}"),
+            Some(("https", _)) => return Err(bad("https needs a TLS configuration that says whom to trust".into())),
+            Some(("http", _)) => return Err(bad("TLS is configured: give host:port or https://host:port".into())),
+            Some(_) => return Err(bad("give host:port, http://host:port or https://host:port".into())),
         };
         let target = Endpoint::from_shared(address).map_err(|error| bad(error.to_string()))?;
         if target.uri().port_u16().is_none() {
@@ -196,13 +210,16 @@ impl Node {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(Error::NoRuntime);
         }
-        let channel = target
+        let target = target
             .connect_timeout(config.connect_timeout)
             .http2_keep_alive_interval(config.keepalive)
             .keep_alive_timeout(config.keepalive)
             .keep_alive_while_idle(true)
-            .tcp_nodelay(true)
-            .connect_lazy();
+            .tcp_nodelay(true);
+        let channel = match &config.tls {
+            Some(tls) => secure::channel(&target, tls.clone()),
+            None => target.connect_lazy(),
+        };
         let stub = InferenceCacheClient::new(channel)
             .max_decoding_message_size(config.message_bytes_max)
             .max_encoding_message_size(config.message_bytes_max);
@@ -215,12 +232,6 @@ impl<T> Answer<T> {
         let (headers, message, _) = response.into_parts();
         Self { message, endpoint: Arc::clone(&node.endpoint), attempts, headers }
     }
-}
-
-fn timed<T>(message: T, timeout: Duration) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(timeout);
-    request
 }
 
 fn accepted(answer: Answer<pb::Ack>) -> Result<Answer<pb::Ack>, Error> {

@@ -1,6 +1,8 @@
 //! The knobs of a client and their defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
+use tonic::metadata::AsciiMetadataValue;
 
 /// How a [`Client`](crate::Client) reaches the cluster.
 #[derive(Clone, Debug)]
@@ -27,6 +29,10 @@ pub struct Config {
     pub keepalive: Duration,
     /// The largest message that is sent or taken.
     pub message_bytes_max: usize,
+    /// Dial with TLS: whom to trust, and a certificate to show if nodes want one. `None` talks in clear.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// What [`Config::with_token`] made.
+    pub(crate) authorization: Option<AsciiMetadataValue>,
 }
 
 impl Config {
@@ -47,6 +53,16 @@ impl Config {
             unhealthy_for: Duration::from_secs(5),
             keepalive: Duration::from_secs(2),
             message_bytes_max: 64 << 20,
+            tls: None,
+            authorization: None,
         }
+    }
+
+    /// Sends this bearer token with every call; `None` if it is not what a header can carry.
+    pub fn with_token(mut self, token: &str) -> Option<Self> {
+        let mut value: AsciiMetadataValue = format!("Bearer {token}").parse().ok()?;
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Some(self)
     }
 }

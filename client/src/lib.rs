@@ -9,6 +9,7 @@ mod config;
 mod error;
 mod health;
 mod retry;
+mod secure;
 
 pub use chain::Chain;
 pub use client::{Answer, Client};

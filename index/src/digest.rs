@@ -171,6 +171,8 @@ mod tests {
         let mut set = PolicySet::default();
         set.policies.insert("tenant".into(), one.clone());
         set.quotas.insert("tenant".into(), 10);
-        assert_eq!(policies(&set), policy("tenant", &one).wrapping_add(quota("tenant", 10)));
+        let offered = policy("tenant", &one).wrapping_add(quota("tenant", 10));
+        assert_eq!(policies(&set, PolicySource::File), offered);
+        assert_ne!(policies(&set, PolicySource::Pushed), offered);
     }
 }

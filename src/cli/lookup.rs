@@ -68,7 +68,7 @@ pub struct Args {
 
 /// Runs the subcommand.
 pub async fn run(args: Args) -> ExitCode {
-    let prepared = request(&args).and_then(|request| Ok((request, args.target.client().map_err(|e| e.to_string())?)));
+    let prepared = request(&args).and_then(|request| Ok((request, args.target.client()?)));
     let (request, client) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {

@@ -130,7 +130,7 @@ impl Stats {
 
 /// Runs the subcommand.
 pub async fn run(args: Args) -> ExitCode {
-    let prepared = reports(&args).and_then(|reports| Ok((reports, args.target.client().map_err(|e| e.to_string())?)));
+    let prepared = reports(&args).and_then(|reports| Ok((reports, args.target.client()?)));
     let (reports, client) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {

@@ -1,6 +1,7 @@
 //! Which nodes a subcommand talks to, and for how long it waits.
 
-use prefixd_client::{Client, Config, Error};
+use prefixd_client::{Client, Config};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Flags shared by all subcommands that are clients.
@@ -19,16 +20,36 @@ pub struct Target {
     /// How long a call may take, all attempts together, in milliseconds [default: 2000 to read, 15000 to write]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     timeout_ms: Option<u64>,
+    /// Speak TLS and trust this CA, in PEM
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CLIENT_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// A certificate to show, in PEM, where nodes demand one
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CLIENT_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CLIENT_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A file with the bearer token of a tenant
+    #[arg(long, value_name = "FILE", env = "PREFIXD_CLIENT_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
 }
 
 impl Target {
     /// A client of these nodes.
-    pub fn client(&self) -> Result<Client, Error> {
+    pub fn client(&self) -> Result<Client, String> {
         let mut config = Config::new(self.server.iter().map(|address| address.trim()));
         if let Some(timeout_ms) = self.timeout_ms {
             config.read_deadline = Duration::from_millis(timeout_ms);
             config.write_deadline = Duration::from_millis(timeout_ms);
         }
-        Client::new(config)
+        if let Some(ca) = &self.tls_ca {
+            config.tls = Some(crate::tls::dialling(ca, self.tls_cert.as_ref().zip(self.tls_key.as_ref()))?);
+        }
+        if let Some(path) = &self.token_file {
+            let token = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            let with_token = config.with_token(token.trim());
+            config = with_token.ok_or_else(|| format!("{}: holds no token", path.display()))?;
+        }
+        Client::new(config).map_err(|error| error.to_string())
     }
 }

@@ -72,13 +72,7 @@ impl Server {
 
     /// (status, body) of a path on the public HTTP port.
     async fn get(&self, path: &str) -> (u16, String) {
-        let url = format!("http://{}{path}", self.bound.http);
-        let ask = move || {
-            let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-            let mut answer = agent.get(&url).call().unwrap();
-            (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
-        };
-        tokio::task::spawn_blocking(ask).await.unwrap()
+        get(self.bound.http, path).await
     }
 
     /// (status, Allow, body) of a request to the internal port.
@@ -112,14 +106,29 @@ impl Server {
 
     /// The value of one series on /metrics.
     async fn series(&self, series: &str) -> Option<f64> {
-        let (_, page) = self.get("/metrics").await;
-        let line = page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
-        line.rsplit(' ').next()?.parse().ok()
+        value(&self.get("/metrics").await.1, series)
     }
 
     async fn stop(self) {
         self.running.stop(PATIENCE).await.unwrap();
     }
+}
+
+/// (status, body) of a path on a public HTTP port.
+async fn get(http: SocketAddr, path: &str) -> (u16, String) {
+    let url = format!("http://{http}{path}");
+    let ask = move || {
+        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+        let mut answer = agent.get(&url).call().unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    };
+    tokio::task::spawn_blocking(ask).await.unwrap()
+}
+
+/// The value of one series on a page of metrics.
+fn value(page: &str, series: &str) -> Option<f64> {
+    let line = page.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 /// Waits until the condition holds.

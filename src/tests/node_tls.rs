@@ -88,12 +88,22 @@ async fn three_nodes_found_a_cluster_over_mutual_tls_and_nobody_else_gets_in() {
     let in_clear = Endpoint::from_shared(format!("http://{node_port}")).unwrap().connect_lazy();
     assert!(AdminClient::new(in_clear).status(StatusRequest {}).await.is_err());
 
-    // Every node gets a new certificate while the cluster runs; new connections show it.
+    // Every node gets a new certificate while the cluster runs, and shows it to a node that joins.
     for member in &members {
         member.files.pair("node", &ca.issue_until(&["127.0.0.1"], 3999));
     }
-    let leader = members.iter().find(|m| m.running.node.status().role == prefixd_raft::Role::Leader);
-    let before = leader.unwrap().running.node.applied_index();
+    let ends = "prefixd_tls_certificate_not_after_seconds{port=\"node\"}";
+    for member in &members {
+        eventually("the new certificate is in force", async || {
+            value(&get(member.bound.http, "/metrics").await.1, ends) < Some(64_060_588_800.0)
+        })
+        .await;
+    }
+    members.pop().unwrap().running.stop(PATIENCE).await.unwrap();
+    // With an empty disk: it is found, answered and sent everything over connections that are new.
+    members.push(Member::start("n2", &peers, &addrs[2], &ca, &ca.issue(&["127.0.0.1"])).await);
+    eventually("it is back", async || members.iter().all(Member::is_ready)).await;
+    let before = members[0].running.node.applied_index();
     let channel = Endpoint::from_shared(format!("http://{}", members[1].bound.grpc)).unwrap().connect().await.unwrap();
     let ack = InferenceCacheClient::new(channel).report_cache_state(tokio_stream::iter([update("q", 100)])).await;
     assert!(ack.unwrap().into_inner().accepted);

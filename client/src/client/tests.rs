@@ -320,7 +320,7 @@ async fn messages_larger_than_four_mebibytes_pass() {
 #[test]
 fn unusable_endpoints_are_named() {
     for (endpoint, word) in
-        [("", "invalid"), ("localhost", "port"), ("https://h:1", "plaintext"), ("a b:1", "a b:1"), ("[::1", "[::1")]
+        [("", "invalid"), ("localhost", "port"), ("https://h:1", "whom to trust"), ("a b:1", "a b:1"), ("[::1", "[::1")]
     {
         let error = Client::new(Config::new([endpoint])).err().unwrap();
         assert!(matches!(error, Error::BadEndpoint { .. }), "{endpoint}: {error}");

@@ -102,12 +102,12 @@ impl MemberState {
     }
 
     /// The oldest entry that leads its prefix.
-    fn oldest_prefix(&self, entries: &Entries) -> Option<u32> {
+    pub(crate) fn oldest_prefix(&self, entries: &Entries) -> Option<u32> {
         self.first_of(entries, [1, 3])
     }
 
     /// The entry that the cap takes first, with the count that it goes by.
-    fn victim(&self, entries: &Entries, is_lfu: bool) -> Option<(u32, u32)> {
+    pub(crate) fn victim(&self, entries: &Entries, is_lfu: bool) -> Option<(u32, u32)> {
         if !is_lfu {
             return Some((0, self.oldest(entries)?));
         }

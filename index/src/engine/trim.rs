@@ -5,6 +5,7 @@ use super::Index;
 use super::names::Pins;
 use crate::applied::Applied;
 use crate::limits::RESERVED_TENANT;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 impl Index {
@@ -25,16 +26,37 @@ impl Index {
         let mut removed = 0;
         while removed < budget && self.is_over_cap() {
             self.sync_heads();
-            let Some(victim) = self.orders.victims.first() else { break };
-            let slot = victim.age.slot;
-            match self.is_lfu(slot) {
-                true => applied.evictions.lfu_cap += 1,
-                false => applied.evictions.lru_cap += 1,
+            let mut firsts = self.orders.victims.iter();
+            let Some(first) = firsts.next() else { break };
+            let (mut slot, at) = (first.age.slot, self.entries[first.age.slot].member);
+            // Victims come in runs of one member, as its chains do. While its next one is before everybody else's the
+            // orders over all members need not be brought up to date.
+            let bound = firsts.next().map(|next| (next.accesses, next.age.last_seen_us, next.age.tokens));
+            let is_lfu = self.is_lfu(slot);
+            loop {
+                match is_lfu {
+                    true => applied.evictions.lfu_cap += 1,
+                    false => applied.evictions.lru_cap += 1,
+                }
+                self.remove_entry(pins, slot);
+                removed += 1;
+                if removed == budget || !self.is_over_cap() {
+                    break;
+                }
+                let next = self.members.get(at).and_then(|member| member.victim(&self.entries, is_lfu));
+                match next.filter(|&(accesses, next)| self.is_before(accesses, next, bound)) {
+                    Some((_, next)) => slot = next,
+                    None => break,
+                }
             }
-            self.remove_entry(pins, slot);
-            removed += 1;
         }
         removed
+    }
+
+    /// True when an entry is before the rest by what ranks first; a tie is for the whole key to decide.
+    fn is_before(&self, accesses: u32, slot: u32, bound: Option<(u32, u64, Reverse<i32>)>) -> bool {
+        let held = &self.entries[slot];
+        bound.is_none_or(|bound| (accesses, held.last_seen_us, Reverse(held.tokens)) < bound)
     }
 
     /// Removes a tenant's oldest prefixes until its quota holds; stops once `budget` entries are gone and returns how
@@ -55,11 +77,25 @@ impl Index {
                 }
                 applied.purged += 1;
                 removed += 1;
-            } else if let Some(oldest) = state.prefix_heads.first() {
-                removed += self.remove_prefix(pins, oldest.slot).max(1);
+                continue;
+            }
+            let mut firsts = state.prefix_heads.iter();
+            let Some(first) = firsts.next() else { break };
+            let (mut slot, at) = (first.slot, self.entries[first.slot].member);
+            let bound = firsts.next().map(|next| (0, next.last_seen_us, next.tokens));
+            // As with the cap: prefixes that one member leads go in runs. Other holders don't lead, so the first
+            // prefixes of other members stay what they are.
+            loop {
+                removed += self.remove_prefix(pins, slot).max(1);
                 prefixes += 1;
-            } else {
-                break;
+                if removed >= budget || tenant.prefixes.get() <= quota {
+                    break;
+                }
+                let next = self.members.get(at).and_then(|member| member.oldest_prefix(&self.entries));
+                match next.filter(|&next| self.is_before(0, next, bound)) {
+                    Some(next) => slot = next,
+                    None => break,
+                }
             }
         }
         if prefixes > 0 {

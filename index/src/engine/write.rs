@@ -164,25 +164,36 @@ impl Index {
         let domain = Arc::clone(&self.members[entry.member].shared.domain);
         let partition = self.entries.partitions[entry.partition].shared.id;
         let key = BlockKey { domain: domain.id, hash: entry.hash };
-        let block = pins.tables.blocks.get(&key, &pins.blocks);
-        if let Some((block, group)) = block.and_then(|block| Some((block, block.group(partition)?))) {
-            match group.without(entry.member) {
-                Some(left) => {
-                    if left.lead() == slot
-                        && let Some(freshest) = left.freshest()
-                    {
-                        self.set_leads(freshest, true);
-                        left.set_lead(freshest);
-                    }
-                    pins.publish(key, Some(block.with(left)));
-                }
-                None => {
-                    self.uncount_prefix(&domain);
-                    pins.publish(key, block.without(partition));
-                }
-            }
+        let is_alone = |_: &BlockKey, block: &Block| block.is_just(partition, entry.member);
+        match pins.tables.blocks.remove_if(&key, is_alone, &pins.blocks) {
+            Ok(Some(_)) => self.uncount_prefix(&domain),
+            Ok(None) => {}
+            Err((_, block)) => self.withdraw(pins, key, block, partition, slot),
         }
         self.release(pins, slot);
+    }
+
+    /// Takes one entry out of a block that holds others too.
+    fn withdraw(&mut self, pins: &Pins<'_>, key: BlockKey, block: &Block, partition: u64, slot: u32) {
+        let (Some(group), member) = (block.group(partition), &self.members[self.entries[slot].member].shared) else {
+            return;
+        };
+        let domain = Arc::clone(&member.domain);
+        match group.without(member.at) {
+            Some(left) => {
+                if left.lead() == slot
+                    && let Some(freshest) = left.freshest()
+                {
+                    self.set_leads(freshest, true);
+                    left.set_lead(freshest);
+                }
+                pins.publish(key, Some(block.with(left)));
+            }
+            None => {
+                self.uncount_prefix(&domain);
+                pins.publish(key, block.without(partition));
+            }
+        }
     }
 
     /// Removes the prefix that an entry belongs to with all its holders; returns how many entries that were.

@@ -159,6 +159,12 @@ impl Block {
         self.rest.get(self.rest.binary_search_by_key(&partition, |group| group.partition).ok()?)
     }
 
+    /// True when the only entry is this member's in this partition.
+    pub(crate) fn is_just(&self, partition: u64, member_at: u32) -> bool {
+        let is_alone = matches!(&self.first.holders, Holders::One(holder) if holder.order == member_at);
+        is_alone && self.rest.is_empty() && self.first.partition == partition
+    }
+
     /// This block with a group put in, in place of one of the same partition if there is one.
     pub(crate) fn with(&self, group: Group) -> Self {
         if self.first.partition == group.partition {

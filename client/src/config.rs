@@ -31,8 +31,8 @@ pub struct Config {
     pub message_bytes_max: usize,
     /// Dial with TLS: whom to trust, and a certificate to show if nodes want one. `None` talks in clear.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// What [`Config::with_token`] made.
-    pub(crate) authorization: Option<AsciiMetadataValue>,
+    /// The authorization header of every call; [`Config::with_token`] makes one.
+    pub authorization: Option<AsciiMetadataValue>,
 }
 
 impl Config {

@@ -91,10 +91,11 @@ async fn the_client_speaks_tls_and_sends_its_token() {
         ("tenant_token_file", &tokens),
     ])
     .await;
-    let config = || prefixd_client::Config {
-        tls: Some(dialling(&files, &ca.pem(), Some(&clients.issue(&["gateway"])))()),
-        read_deadline: PATIENCE,
-        ..prefixd_client::Config::new([format!("https://localhost:{}", server.bound.grpc.port())])
+    let config = || {
+        let mut config = prefixd_client::Config::new([format!("https://localhost:{}", server.bound.grpc.port())]);
+        config.tls = Some(dialling(&files, &ca.pem(), Some(&clients.issue(&["gateway"])))());
+        config.read_deadline = PATIENCE;
+        config
     };
     let allowed = prefixd_client::Client::new(config().with_token("secret").unwrap()).unwrap();
     allowed.report(vec![update("p", 100)]).await.unwrap();

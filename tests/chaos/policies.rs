@@ -70,7 +70,7 @@ async fn round(cluster: &mut Cluster, round: u32) -> (usize, usize) {
     for node in 0..3 {
         let found = in_force(cluster, node, &made).await;
         let answers: Vec<_> = made.iter().map(|push| (&push.mark, &push.answer)).collect();
-        assert_eq!(found, [last.clone()], "round {round}, n{node}: {answers:?}\n{}", cluster.logs());
+        assert_eq!(found, std::slice::from_ref(&last), "round {round}, n{node}: {answers:?}\n{}", cluster.logs());
     }
     let acknowledged = made.iter().filter(|push| push.answer.is_ok()).count();
     (acknowledged, made.len() - acknowledged)

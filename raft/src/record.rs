@@ -135,7 +135,7 @@ mod tests {
         let joint = vec![BTreeSet::from([1, 2]), BTreeSet::from([1, 3])];
         let payloads = [
             Payload::Blank,
-            Payload::Normal(encode_command(&stamped()).unwrap()),
+            Payload::Normal(Proposal(encode_command(&stamped()).unwrap())),
             Payload::Membership(Membership::new(joint, nodes).unwrap()),
         ];
         for (index, payload) in (1..).zip(payloads) {
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn commands_come_back_and_forwarded_ones_are_told_from_logged_ones() {
         let logged = encode_command(&stamped()).unwrap();
-        assert_eq!(decode_command(&logged.0).unwrap(), stamped());
+        assert_eq!(decode_command(&logged).unwrap(), stamped());
         let forwarded = encode_forward(&stamped().command).unwrap();
         assert_eq!(decode_forward(&forwarded).unwrap(), stamped().command);
-        assert!(decode_command(&forwarded).is_err() && decode_forward(&logged.0).is_err());
+        assert!(decode_command(&forwarded).is_err() && decode_forward(&logged).is_err());
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn no_flipped_bit_and_no_cut_of_a_command_is_read() {
         let audit = Command::Audit(Audit { index: 9, digest: 0x1234 });
-        let whole = encode_command(&Stamped { stamp_us: 5, command: audit }).unwrap().0.to_vec();
+        let whole = encode_command(&Stamped { stamp_us: 5, command: audit }).unwrap().to_vec();
         for at in 0..whole.len() {
             for bit in 0..8 {
                 let mut bad = whole.clone();

@@ -79,7 +79,7 @@ async fn ask(args: &Args) -> Result<bool, String> {
         return policy::validate(file, args.json);
     }
     let mut node = connect(args).await?;
-    let failed = |status: tonic::Status| format!("{} answered {:?}: {}", args.admin, status.code(), status.message());
+    let failed = |status: tonic::Status| failure(args, &status);
     match &args.what {
         What::Status => {
             let status = node.status(StatusRequest {}).await.map_err(failed)?.into_inner();
@@ -118,6 +118,18 @@ async fn connect(args: &Args) -> Result<AdminClient<Channel>, String> {
     };
     let channel = channel.map_err(|error| format!("no node answers at {}: {}", args.admin, cause(&error)))?;
     Ok(AdminClient::new(channel))
+}
+
+/// What a failed call is told as. A status that carries a source was never sent by the node: the connection broke,
+/// which is how a port that wants certificates treats those who have none.
+fn failure(args: &Args, status: &tonic::Status) -> String {
+    let told = format!("{} answered {:?}: {}", args.admin, status.code(), status.message());
+    match std::error::Error::source(status) {
+        Some(_) if args.tls_cert.is_none() => {
+            format!("{told} (does this node port want --tls-ca, --tls-cert and --tls-key?)")
+        }
+        _ => told,
+    }
 }
 
 /// What to dial with, if TLS is asked for.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::{Committed, Core, Start, What};
 use crate::machine::Machine;
+use crate::types::Proposal;
 use openraft::RaftSnapshotBuilder;
 use openraft::storage::RaftStateMachine;
 use prefixd_index::command::{Batch, Command, Stamped};
@@ -142,7 +143,7 @@ async fn apply_goes_on_while_a_snapshot_is_taken() {
 async fn an_entry_that_cannot_be_read_ends_apply_by_name() {
     let (_dir, source) = machine(1).await;
     let later = codec::encode(*b"PXCM", 9, &0u8).unwrap();
-    let what = What::Command(crate::types::Proposal(later.into()));
+    let what = What::Command(Proposal(later.into()));
     let said = source.core.apply(vec![Committed { pos: LogPos { term: 1, index: 2 }, what }]).await.unwrap_err();
     assert!(said.to_string().contains("log entry 2") && said.to_string().contains("never skips"), "{said}");
     assert_eq!(source.core.published.applied_index(), 1, "what came before it stays");

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 /// Lanes of a node: sessions that it may have open.
 const LANES: usize = 16;
@@ -64,8 +65,13 @@ pub(crate) struct LaneLimits {
 }
 
 impl Lanes {
-    /// Starts the lanes; `session` draws one session id a lane.
-    pub(crate) fn start<C: Carrier>(carrier: Arc<C>, limits: LaneLimits, mut session: impl FnMut() -> u128) -> Self {
+    /// Starts the lanes, until `ended`; `session` draws one session id a lane.
+    pub(crate) fn start<C: Carrier>(
+        carrier: Arc<C>,
+        limits: LaneLimits,
+        mut session: impl FnMut() -> u128,
+        ended: &CancellationToken,
+    ) -> Self {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let lanes = (0..LANES)
             .map(|_| {
@@ -79,7 +85,8 @@ impl Lanes {
                     waiting_bytes: waiting_bytes.clone(),
                     held: None,
                 };
-                tokio::spawn(lane.run());
+                let ended = ended.clone();
+                tokio::spawn(async move { ended.run_until_cancelled(lane.run()).await });
                 send
             })
             .collect();

@@ -169,13 +169,15 @@ impl Node {
         let (inner, proposer) = assemble(config, opened, bound.to_string(), fsync, failed)?;
         let node = Node { inner: inner.clone() };
         serve(&node, listener)?;
-        tokio::spawn(proposer.run(inner.clone()));
+        // Both hold the node and the node holds the way to them: what breaks the ring is the end of the node.
+        let (proposing, ended) = (inner.clone(), inner.stopped.clone());
+        tokio::spawn(async move { ended.run_until_cancelled(proposer.run(proposing)).await });
         let limits = LaneLimits {
             batch_bytes: inner.config.limits.entry_bytes,
             queue_bytes: inner.config.limits.queue_bytes,
             timeout: inner.config.timing.propose_timeout,
         };
-        if inner.lanes.set(Lanes::start(inner.clone(), limits, rand::random)).is_err() {
+        if inner.lanes.set(Lanes::start(inner.clone(), limits, rand::random, &inner.stopped)).is_err() {
             return Err(StartError::Config("a node starts once".into()));
         }
         drivers::start(inner.clone());

@@ -1,17 +1,25 @@
-//! openraft's own suite over the real log, the real snapshots and the real index, and nodes that found, join and
-//! restart over loopback.
+//! openraft's own suite over the real log, the real snapshots and the real index; and a whole node that ends and
+//! starts again in one process.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 use crate::core::{Core, Start};
 use crate::log::RaftLog;
 use crate::machine::Machine;
 use crate::types::TypeConfig;
+use crate::{BootstrapMode, Limits, Node, NodeConfig, Timing};
 use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use prefixd_index::Index;
+use prefixd_index::command::ClusterMeta;
+use prefixd_index::delta::{Delta, Exact, PrefixEntry, Update};
 use prefixd_storage::{LogOptions, RedbLog, SnapshotStore};
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Longest wait for what takes a moment; CI machines stall.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct OnDisk;
 
@@ -33,4 +41,67 @@ impl StoreBuilder<TypeConfig, RaftLog, Machine, TempDir> for OnDisk {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openrafts_storage_suite_passes() {
     Suite::test_all(OnDisk).await.unwrap();
+}
+
+fn config(dir: &TempDir) -> NodeConfig {
+    NodeConfig {
+        data_dir: dir.path().to_owned(),
+        node_name: "n0".into(),
+        peers: Vec::new(),
+        bootstrap: BootstrapMode::Solo,
+        advertise_addr: None,
+        meta: ClusterMeta::default(),
+        timing: Timing::default(),
+        limits: Limits::default(),
+        tls: None,
+    }
+}
+
+/// Starts a node on a disk that an earlier one may be just letting go of.
+async fn started(dir: &TempDir) -> Node {
+    let began = Instant::now();
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        match Node::start(config(dir), listener).await {
+            Ok(node) => return node,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn ready(node: &Node) {
+    let began = Instant::now();
+    while !node.readiness().0 {
+        assert!(began.elapsed() < PATIENCE, "{:?}", node.readiness());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_node_lets_go_of_its_disk_and_comes_back_with_what_it_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = started(&dir).await;
+    ready(&node).await;
+    let exact = Some(Exact { hash: b"h".to_vec(), token_count: 64 });
+    let update = Update {
+        replica: "r".into(),
+        tenant: "t".into(),
+        model: "m".into(),
+        scheme: "s".into(),
+        timestamp_us: 0,
+        entries: vec![PrefixEntry { adapter: String::new(), tier: 1, chain: None, exact }],
+        stats: None,
+    };
+    let index = node.submit(vec![Delta::Update(update)]).await.unwrap();
+    let before = node.digest(Some(index)).unwrap();
+    assert_eq!(node.totals().entries, 1);
+    node.stop().await;
+    assert!(node.submit(Vec::new()).await.is_err(), "a stopped node takes nothing in");
+    drop(node);
+    let node = started(&dir).await;
+    ready(&node).await;
+    assert_eq!((node.totals().entries, node.status().incarnation), (1, 2));
+    assert_eq!(node.digest(None).unwrap().1, before.1);
+    node.stop().await;
 }

@@ -50,7 +50,7 @@ fn sessions() -> impl FnMut() -> u128 {
 async fn a_retry_carries_the_same_number_and_later_batches_wait_behind_it() {
     let lost = || Err(Refusal::Submit(SubmitError::Unavailable("the answer was lost".into())));
     let script = Arc::new(Script { answers: Mutex::new(vec![Ok(9), Ok(8), lost(), lost()]), ..Script::default() });
-    let lanes = Lanes::start(script.clone(), limits(1 << 20), sessions());
+    let lanes = Lanes::start(script.clone(), limits(1 << 20), sessions(), &CancellationToken::new());
     let first = lanes.submit(vec![delta("r")]);
     assert_eq!(first.await, Ok(8));
     assert_eq!(lanes.submit(vec![delta("r")]).await, Ok(9));
@@ -65,7 +65,7 @@ async fn a_retry_carries_the_same_number_and_later_batches_wait_behind_it() {
 async fn what_waits_is_joined_and_one_replica_stays_in_order() {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let script = Arc::new(Script { gate: Some(gate.clone()), ..Script::default() });
-    let lanes = Lanes::start(script.clone(), limits(1 << 20), sessions());
+    let lanes = Lanes::start(script.clone(), limits(1 << 20), sessions(), &CancellationToken::new());
     let waiting: Vec<_> = (0..50).map(|_| lanes.submit(vec![delta("r"), delta("r")])).collect();
     gate.add_permits(1_000);
     for submitted in waiting {
@@ -82,7 +82,7 @@ async fn a_full_queue_refuses_at_once_and_forgets_nothing() {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let script = Arc::new(Script { gate: Some(gate.clone()), ..Script::default() });
     let one = weight(&delta("r"));
-    let lanes = Lanes::start(script, limits(one * 3), sessions());
+    let lanes = Lanes::start(script, limits(one * 3), sessions(), &CancellationToken::new());
     let taken: Vec<_> = (0..3).map(|_| lanes.submit(vec![delta("r")])).collect();
     assert!(matches!(lanes.submit(vec![delta("r")]).await, Err(SubmitError::QueueFull(_))));
     gate.add_permits(1_000);
@@ -98,6 +98,6 @@ async fn a_batch_that_finds_no_leader_ends_with_its_time() {
     let answers = std::iter::repeat_with(|| Err(Refusal::NotLeader(None))).take(10_000).collect();
     let script = Arc::new(Script { answers: Mutex::new(answers), ..Script::default() });
     let timeout = Duration::from_millis(300);
-    let lanes = Lanes::start(script, LaneLimits { timeout, ..limits(1 << 20) }, sessions());
+    let lanes = Lanes::start(script, LaneLimits { timeout, ..limits(1 << 20) }, sessions(), &CancellationToken::new());
     assert!(matches!(lanes.submit(vec![delta("r")]).await, Err(SubmitError::Unavailable(_))));
 }

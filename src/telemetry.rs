@@ -68,7 +68,7 @@ impl Telemetry {
 /// an operator needs of it, our own lines say.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let filter = EnvFilter::try_new(level)?;
-    Ok(if level.contains("openraft") { filter } else { filter.add_directive("openraft=warn".parse()?) })
+    Ok(if level.contains("openraft") { filter } else { filter.add_directive("openraft=off".parse()?) })
 }
 
 fn exporter(endpoint: &str, node_name: &str) -> Result<SdkTracerProvider, TelemetryError> {

@@ -143,7 +143,8 @@ async fn watch(inner: Arc<Inner>) {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);
                 let role = metrics.state == ServerState::Leader;
-                tracing::info!(term = metrics.current_term, ?leader, lead_here = role, "the leader changed");
+                let leader = leader.map(|id| format!("{id:016x}"));
+                tracing::info!(term = metrics.current_term, leader, lead_here = role, "the leader changed");
             }
             me.feature_level.store(inner.core.published.summary().meta.feature_level, Ordering::Relaxed);
         }

@@ -16,9 +16,10 @@ use openraft::raft::{
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -55,6 +56,8 @@ pub(crate) struct Network {
     pub(crate) dialer: Arc<Dialer>,
     /// The limit of an append that carries entries; heartbeats have openraft's own.
     pub(crate) append_timeout: Duration,
+    /// Peers that did not answer last time: said once when it begins and once when it ends.
+    pub(crate) silent: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -92,11 +95,29 @@ impl Link {
         let failed = |why: String| {
             Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
         };
-        match tokio::time::timeout(limit, call).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(failed(format!("{:?} {}", status.code(), status.message()))),
-            Err(_) => Err(failed(format!("no answer within {limit:?}"))),
+        let why = match tokio::time::timeout(limit, call).await {
+            Ok(Ok(response)) => {
+                if self.silent().remove(&self.target) {
+                    tracing::info!(peer = self.node.name, "the peer answers again");
+                }
+                return Ok(response.into_inner());
+            }
+            Ok(Err(status)) => format!("{:?} {}", status.code(), status.message()),
+            Err(_) => format!("no answer within {limit:?}"),
+        };
+        if self.silent().insert(self.target) {
+            tracing::warn!(
+                peer = self.node.name,
+                call = what,
+                why,
+                "the peer does not answer; said once until it does"
+            );
         }
+        Err(failed(why))
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.network.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn missing(&self, what: &str) -> Unreachable<TypeConfig> {

@@ -354,8 +354,12 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
         node_id: established.node_id,
         feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
     });
-    let network =
-        Network { me: me.clone(), dialer: inner.dialer.clone(), append_timeout: inner.config.timing.election_max * 2 };
+    let network = Network {
+        me: me.clone(),
+        dialer: inner.dialer.clone(),
+        append_timeout: inner.config.timing.election_max * 2,
+        silent: Arc::default(),
+    };
     let machine = Machine {
         core: inner.core.clone(),
         snapshots: inner.snapshots.clone(),

@@ -42,7 +42,7 @@ impl Inner {
             while watched.borrow_watched().current_leader == Some(own_id) && watched.changed().await.is_ok() {}
         };
         if tokio::time::timeout(self.config.timing.election_max, gone).await.is_err() {
-            tracing::warn!(successor, "nobody took leadership over in time");
+            tracing::info!(successor = format!("{successor:016x}"), "nobody took leadership over in time");
         }
     }
 }

@@ -10,7 +10,10 @@ pub(super) fn status(s: &StatusResponse) -> String {
     let mut line = |name: &str, text: String| {
         let _ = writeln!(out, "{name:<10}{text}");
     };
-    line("node", format!("{} (id {}, opened {} times, release {})", s.node_name, s.node_id, s.incarnation, s.release));
+    line(
+        "node",
+        format!("{} (id {:016x}, opened {} times, release {})", s.node_name, s.node_id, s.incarnation, s.release),
+    );
     line("cluster", if s.cluster_id.is_empty() { "none yet".into() } else { hex(&s.cluster_id) });
     line("role", format!("{}, term {}", s.role, s.term));
     line("leader", s.leader.map_or_else(|| "unknown".into(), |id| named(&s.members, id)));
@@ -47,8 +50,13 @@ fn members(out: &mut String, s: &StatusResponse) {
             (false, false) => "learner",
         };
         let lag = m.lag.map_or_else(|| "-".into(), |lag| lag.to_string());
-        let _ =
-            writeln!(out, "  {:name_width$}  {:addr_width$}  {:>20}  {role:8}  {lag}", m.name, m.node_addr, m.node_id);
+        let _ = writeln!(
+            out,
+            "  {:name_width$}  {:addr_width$}  {:>20}  {role:8}  {lag}",
+            m.name,
+            m.node_addr,
+            format!("{:016x}", m.node_id)
+        );
     }
 }
 
@@ -90,7 +98,7 @@ pub(super) fn sweep(s: &SweepResponse, as_json: bool) -> String {
 
 fn named(members: &[MemberStatus], id: u64) -> String {
     let name = members.iter().find(|m| m.node_id == id).map_or("", |m| m.name.as_str());
-    format!("{name} (id {id})").trim_start().to_owned()
+    format!("{name} (id {id:016x})").trim_start().to_owned()
 }
 
 fn pretty(value: &Value) -> String {
@@ -155,7 +163,13 @@ mod tests {
     #[test]
     fn people_see_the_cluster_at_a_glance() {
         let text = status(&sample());
-        for part in ["leader    n0 (id 7)", "ready     yes", "1.5 MiB on disk", "snapshot  none", "wall clock +5 ms"] {
+        for part in [
+            "leader    n0 (id 0000000000000007)",
+            "ready     yes",
+            "1.5 MiB on disk",
+            "snapshot  none",
+            "wall clock +5 ms",
+        ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
         let rows: Vec<&str> = text.lines().skip_while(|l| *l != "members").skip(2).collect();

@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// Failed lookups in a row after which a replay gives up: each was tried at every node already.
+const UNANSWERED_MAX: u32 = 8;
 /// The reason code under which failed lookups are counted.
 const ERROR: &str = "ERROR";
 
@@ -44,9 +46,12 @@ struct Live<'a> {
     reason_codes: BTreeMap<String, u64>,
     wrong_hints: u64,
     stale_hints: u64,
+    /// Lookups in a row that no node answered.
+    unanswered: u32,
 }
 
-/// Plays the trace until its end or until `stop`; clears what it reported in either case. `None` when it was stopped.
+/// Plays the trace until its end or until `stop`; clears what it reported in either case. `None` when it was
+/// stopped, or when no node answers any more.
 pub async fn play(
     client: &Client,
     requests: &[Request],
@@ -63,10 +68,17 @@ pub async fn play(
         reason_codes: BTreeMap::new(),
         wrong_hints: 0,
         stale_hints: 0,
+        unanswered: 0,
     };
     let started = Instant::now();
     let played = tokio::select! {
-        () = live.all(requests, progress) => true,
+        answered = live.all(requests, progress) => {
+            if !answered {
+                tracing::error!("{UNANSWERED_MAX} lookups in a row failed at every node; giving up");
+                return None;
+            }
+            true
+        }
         () = stop.cancelled() => false,
     };
     let elapsed_s = started.elapsed().as_secs_f64();
@@ -76,7 +88,8 @@ pub async fn play(
 }
 
 impl Live<'_> {
-    async fn all(&mut self, requests: &[Request], progress: &ProgressBar) {
+    /// Plays all requests; false when no node answers any more.
+    async fn all(&mut self, requests: &[Request], progress: &ProgressBar) -> bool {
         let started = tokio::time::Instant::now();
         for request in requests {
             if self.plan.speed > 0.0 {
@@ -87,11 +100,15 @@ impl Live<'_> {
                 self.sidecars.settle(&request.blocks).await;
             }
             self.one(request).await;
+            if self.unanswered >= UNANSWERED_MAX {
+                return false;
+            }
             progress.inc(1);
             if progress.position().is_multiple_of(64) {
                 progress.set_message(format!("block hits {:.3}", self.fleet.block_hit_ratio()));
             }
         }
+        true
     }
 
     async fn one(&mut self, request: &Request) {
@@ -123,9 +140,11 @@ impl Live<'_> {
             Err(error) => {
                 tracing::warn!(%error, "a lookup failed; routing without a hint");
                 *self.reason_codes.entry(ERROR.into()).or_default() += 1;
+                self.unanswered += 1;
                 return Vec::new();
             }
         };
+        self.unanswered = 0;
         self.latency_us.saturating_record(u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX));
         let hints = self.weigh(request, &answer);
         *self.reason_codes.entry(answer.reason_code).or_default() += 1;

@@ -179,7 +179,7 @@ async fn through_prefixd(
     let outcome = live::play(client, requests, &plan, &stop, &progress).await;
     progress.finish_and_clear();
     on_signal.abort();
-    if outcome.is_none() {
+    if outcome.is_none() && stop.is_cancelled() {
         eprintln!("prefixd replay: interrupted; tenant {} is cleared", plan.scope.tenant_id);
     }
     outcome

@@ -395,6 +395,9 @@ fn raft_config(inner: &Inner) -> openraft::Config {
         snapshot_policy: openraft::SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         enable_pre_vote: Some(true),
+        // Entries go to followers while the leader's own disk still writes them. A leader that came back in its old term
+        // could so give an index that a follower holds to another entry of the same term.
+        enable_leader_restore: Some(false),
         ..openraft::Config::default()
     }
 }

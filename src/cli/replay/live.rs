@@ -19,7 +19,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Failed lookups in a row after which a replay gives up: each was tried at every node already.
+/// A lookup that fails after this long was failed by nodes that are gone, not by one that refused it.
+const SILENCE: Duration = Duration::from_millis(500);
+/// Such lookups in a row after which a replay gives up: each was tried at every node.
 const UNANSWERED_MAX: u32 = 8;
 /// The reason code under which failed lookups are counted.
 const ERROR: &str = "ERROR";
@@ -140,7 +142,7 @@ impl Live<'_> {
             Err(error) => {
                 tracing::warn!(%error, "a lookup failed; routing without a hint");
                 *self.reason_codes.entry(ERROR.into()).or_default() += 1;
-                self.unanswered += 1;
+                self.unanswered += u32::from(asked.elapsed() >= SILENCE);
                 return Vec::new();
             }
         };

@@ -184,6 +184,9 @@ pub struct NodeStatus {
     pub leader_changes: u64,
     /// All members.
     pub members: Vec<MemberStatus>,
+    /// How many more voters may be lost before writes stop: those heard of within the longest election timeout, less a
+    /// quorum; known on the leader alone.
+    pub quorum_margin: Option<i64>,
     /// Last index in the log.
     pub last_log_index: u64,
     /// Highest index known to be committed.

@@ -18,6 +18,7 @@ mod join;
 mod lanes;
 mod log;
 mod machine;
+mod margin;
 pub mod membership;
 mod network;
 pub mod node;

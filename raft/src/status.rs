@@ -2,6 +2,7 @@
 
 use crate::dial::Dialer;
 use crate::face::{MemberStatus, NodeStatus, Role};
+use crate::margin::quorum_margin;
 use crate::membership::Promise;
 use crate::node::{Inner, wall_us};
 use crate::record;
@@ -108,6 +109,7 @@ impl Inner {
         };
         if let Some(metrics) = metrics {
             fill_from_raft(&mut status, &metrics, &self.dialer);
+            status.quorum_margin = margin(&metrics, self.config.timing.election_max);
         }
         status
     }
@@ -149,4 +151,14 @@ fn lag(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
     }
     let matched = metrics.replication.as_ref()?.get(&id)?.as_ref().map_or(0, |pos| pos.index());
     Some(last.saturating_sub(matched))
+}
+
+fn margin(metrics: &RaftMetrics<TypeConfig>, silence: Duration) -> Option<i64> {
+    if metrics.state != ServerState::Leader {
+        return None;
+    }
+    let heartbeats = metrics.heartbeat.as_ref()?;
+    let heard = |id| heartbeats.get(&id).and_then(Option::as_ref).is_some_and(|at| at.elapsed() <= silence);
+    let configurations = metrics.membership_config.membership().get_joint_config();
+    quorum_margin(configurations, |id| id == metrics.id || heard(id))
 }

@@ -22,9 +22,12 @@ pub(crate) fn quorum_margin<'a>(
 mod tests {
     use super::*;
 
+    /// Configurations, who was heard, the margin.
+    type Case = (&'static [&'static [u64]], &'static [u64], Option<i64>);
+
     #[test]
     fn the_margin_is_that_of_the_tightest_configuration() {
-        let cases: [(&[&[u64]], &[u64], Option<i64>); 9] = [
+        let cases: [Case; 9] = [
             (&[], &[1], None),
             (&[&[]], &[1], None),
             (&[&[1]], &[1], Some(0)),

@@ -93,18 +93,13 @@ impl Schemas {
                     self.judge(&schema["items"], value, &format!("{path}[{n}]"), faults);
                 }
             }
-            Value::String(value) => {
-                if schema.get("minLength").and_then(Value::as_u64).is_some_and(|least| (value.len() as u64) < least) {
-                    faults.push(format!("{path}: {value:?} is too short"));
+            _ => {
+                let least = |keyword: &str| schema.get(keyword).and_then(Value::as_f64).unwrap_or(f64::NEG_INFINITY);
+                let is_short = value.as_str().is_some_and(|value| (value.len() as f64) < least("minLength"));
+                if is_short || value.as_f64().is_some_and(|value| value < least("minimum")) {
+                    faults.push(format!("{path}: {value} is too short or too small"));
                 }
             }
-            Value::Number(value) => {
-                let least = schema.get("minimum").and_then(Value::as_f64);
-                if least.is_some_and(|least| value.as_f64().is_some_and(|value| value < least)) {
-                    faults.push(format!("{path}: {value} is too small"));
-                }
-            }
-            _ => {}
         }
     }
 

@@ -81,6 +81,11 @@ fn certificates(knobs: &Knobs, problems: &mut Vec<Problem>) {
         (None, None, Some(_)) => wrong("tls_client_ca_file", "needs --tls-cert-file and --tls-key-file"),
         _ => {}
     }
+    match (&knobs.internal_tls_cert_file, &knobs.internal_tls_key_file) {
+        (Some(_), None) => wrong("internal_tls_cert_file", "needs --internal-tls-key-file"),
+        (None, Some(_)) => wrong("internal_tls_key_file", "needs --internal-tls-cert-file"),
+        _ => {}
+    }
     let node = [
         ("node_tls_cert_file", &knobs.node_tls_cert_file),
         ("node_tls_key_file", &knobs.node_tls_key_file),

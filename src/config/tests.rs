@@ -120,6 +120,8 @@ fn settings_that_contradict_each_other_are_refused() {
         ("--tls-cert-file c", "--tls-cert-file: needs --tls-key-file"),
         ("--tls-key-file k", "--tls-key-file: needs --tls-cert-file"),
         ("--tls-client-ca-file a", "--tls-client-ca-file: needs --tls-cert-file"),
+        ("--internal-tls-cert-file c", "--internal-tls-cert-file: needs --internal-tls-key-file"),
+        ("--internal-tls-key-file k", "--internal-tls-key-file: needs --internal-tls-cert-file"),
         ("--node-tls-cert-file c --node-tls-ca-file a", "--node-tls-key-file: is missing"),
         ("--policy-token-file p", "--policy-token-file: needs --controller-token-file"),
         ("--controller-token-file p", "--controller-token-file: needs --policy-token-file"),

@@ -13,7 +13,9 @@ use crate::tls::Port;
 use crate::vitals::Vitals;
 use prefixd_raft::tls::{self, PortTls, Room};
 use prefixd_raft::{Node, NodeConfig};
+use rustix::fs::{Access, access};
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -47,8 +49,16 @@ pub async fn run(args: ServeArgs) -> ExitCode {
         }
     };
     if check {
-        print!("{}", config.to_toml());
-        return ExitCode::SUCCESS;
+        return match places(&config) {
+            Ok(()) => {
+                crate::cli::print::text(&config.to_toml());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::from(2)
+            }
+        };
     }
     let knobs = &config.knobs;
     let endpoint = knobs.otlp_endpoint.as_deref();
@@ -209,6 +219,22 @@ impl Signals {
         eprintln!("second signal: ending at once");
         std::process::exit(EXIT_SECOND_SIGNAL);
     }
+}
+
+/// Whether this node could write where it is to; as far as a look tells, since nothing is made.
+fn places(config: &Config) -> Result<(), String> {
+    let data_dir = &config.knobs.data_dir;
+    let existing = data_dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    let addr_file = config.knobs.addr_file.as_deref().and_then(Path::parent);
+    let places = [("--data-dir", existing), ("--addr-file", addr_file)];
+    for (flag, place) in places.into_iter().filter_map(|(flag, place)| Some((flag, place?))) {
+        let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+        if !place.is_dir() {
+            return Err(format!("{flag}: {} is no directory", place.display()));
+        }
+        access(place, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| format!("{flag}: {}: {e}", place.display()))?;
+    }
+    Ok(())
 }
 
 fn host_name() -> Option<String> {

@@ -4,7 +4,7 @@
 pub mod dev;
 mod input;
 pub mod lookup;
-mod print;
+pub(crate) mod print;
 pub mod replay;
 pub mod report;
 mod scope;

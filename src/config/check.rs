@@ -153,6 +153,10 @@ fn node_name(knobs: &Knobs, host_name: Option<&str>, problems: &mut Vec<Problem>
     if names.len() < knobs.peers.len() {
         problems.push(Problem::plain("peers", "names a member twice"));
     }
+    let addrs: BTreeSet<_> = knobs.peers.iter().map(|p| p.addr.as_str()).collect();
+    if addrs.len() < knobs.peers.len() {
+        problems.push(Problem::plain("peers", "has two members at one address"));
+    }
     if knobs.peers.len() > MAX_PEERS {
         problems.push(Problem::plain("peers", &format!("names more than {MAX_PEERS} members")));
     }

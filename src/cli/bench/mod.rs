@@ -33,6 +33,9 @@ and cleared at the end; an index at its cap evicts entries of others to take it 
 
 Clients take part of the machine they run on: on the server's machine a figure is that of both.";
 
+/// Streams under way on a connection in open load.
+const MAX_STREAMS: u16 = 64;
+
 /// Put load on a live cluster and measure it
 #[derive(Debug, clap::Args)]
 #[command(long_about = LONG_ABOUT)]
@@ -113,7 +116,7 @@ struct Lookups {
 
 #[derive(Debug, clap::Args)]
 struct Reports {
-    /// Connections that report, each a stream after another
+    /// Connections that report; with --block-rate 0 each has one stream after another
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u16).range(1..=1_024))]
     streams: u16,
     /// Updates in a stream; its acknowledgement stands for all of them. An update is one chain
@@ -221,7 +224,8 @@ async fn under_load(
     let reporting = async {
         let Some(reports) = reports else { return Ok(None) };
         let blocks = content.blocks() * reports.updates;
-        let load = Load { clients: clients(reports.streams)?, pace: pace(reports.block_rate / blocks as f64, 64) };
+        let most = if reports.block_rate > 0.0 { MAX_STREAMS } else { 1 };
+        let load = Load { clients: clients(reports.streams)?, pace: pace(reports.block_rate / blocks as f64, most) };
         let (content, updates) = (content.clone(), reports.updates);
         // Beyond what was filled, so that every chain is new.
         let next = Arc::new(AtomicU64::new(lookups.map_or(0, |lookups| lookups.chains)));

@@ -36,6 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Log entries that one AppendEntries carries at most, beside the limit in bytes.
 const APPEND_ENTRIES: u64 = 1_024;
+/// Connections on the node port: those of some members, and operators.
+const MAX_CONNECTIONS: usize = 1_024;
 /// A joining or lagging node further behind than this gets a snapshot.
 const LAG_FOR_SNAPSHOT: u64 = 50_000;
 
@@ -279,7 +281,7 @@ fn assemble(
 /// Serves the node port until the node has stopped.
 fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
     let tls = node.inner.config.tls.as_ref().map(|tls| tls.port.clone());
-    let incoming = tls::incoming(listener, tls).map_err(StartError::Port)?;
+    let incoming = tls::incoming(listener, tls, tls::Room::new(MAX_CONNECTIONS)).map_err(StartError::Port)?;
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))

@@ -1,10 +1,11 @@
 //! The command line: one binary, one subcommand a purpose. Each subcommand brings its own `Args` and an async `run`
 //! that returns the exit code: 0 for success, 1 for failure, 2 for a wrong use.
 
+pub mod bench;
 pub mod dev;
 mod input;
 pub mod lookup;
-mod print;
+pub(crate) mod print;
 pub mod recover;
 pub mod replay;
 pub mod report;
@@ -44,6 +45,8 @@ pub enum Command {
     Report(report::Args),
     /// Replay a request trace against simulated engines.
     Replay(replay::Args),
+    /// Put load on a live cluster and measure it.
+    Bench(bench::Args),
 }
 
 /// Runs one subcommand to its end.
@@ -59,5 +62,6 @@ pub async fn run(command: Command) -> ExitCode {
         Command::Lookup(args) => lookup::run(args).await,
         Command::Report(args) => report::run(args).await,
         Command::Replay(args) => replay::run(args).await,
+        Command::Bench(args) => bench::run(args).await,
     }
 }

@@ -1,8 +1,7 @@
 //! Traffic on every node of a cluster: one producer and one gateway each, and what they have to say at the end.
 
 use crate::cluster::{Cluster, PATIENCE};
-use crate::figures::Figures;
-use crate::oracle::{Alive, Latencies, Producer, gateway_timed};
+use crate::oracle::{Alive, Latencies, Producer, gateway};
 use crate::watcher::Watcher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +42,7 @@ impl Load {
             let producer = load.producers[i].clone();
             load.tasks.push(tokio::spawn(producer.run(node.client(), i, load.writing.clone(), load.stop.clone())));
             let (alive, stop, asked) = (load.reading.clone(), load.stop.clone(), load.asked[i].clone());
-            let gateway = gateway_timed(node.client(), i, alive, stop, asked, load.latencies[i].clone());
+            let gateway = gateway(node.client(), i, alive, stop, asked, load.latencies[i].clone());
             load.gateways.push(tokio::spawn(gateway));
         }
         load
@@ -111,15 +110,6 @@ impl Load {
             all[begin..].iter().take_while(|(at, _)| *at < to).map(|(_, took)| *took).collect::<Vec<_>>()
         };
         nodes.iter().flat_map(one).collect()
-    }
-
-    /// How long lookups took on all nodes, all the while.
-    pub fn all_lookups(&self) -> Figures {
-        let mut figures = Figures::default();
-        for latencies in &self.latencies {
-            figures.extend(latencies.lock().unwrap().iter().map(|(_, took)| *took));
-        }
-        figures
     }
 
     /// Ends the traffic and holds the cluster to everything: no lookup failed, digests are equal, what was acknowledged

@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
+mod addresses;
+mod clocks;
 mod cluster;
 mod controller;
 mod evictions;
@@ -11,6 +13,8 @@ mod figures;
 mod founding;
 mod kills;
 mod load;
+mod lost_disks;
+mod mix;
 mod oracle;
 mod partitions;
 mod pauses;
@@ -18,7 +22,6 @@ mod policies;
 mod policy_file;
 mod power_loss;
 mod proxy;
-mod rejoin;
 mod replaying;
 mod rolling;
 mod shim;

@@ -24,6 +24,8 @@ const BLOCK_TOKENS: i32 = 64;
 const CHAINS: usize = 600;
 /// Longest wait for one answer: a node gives up after ten seconds, and it may be stopped for twenty.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Contradictions that are told of each node.
+pub const TOLD: usize = 20;
 /// Between two calls of a producer.
 const PRODUCER_PAUSE: Duration = Duration::from_millis(4);
 
@@ -210,14 +212,7 @@ impl Producer {
         fates.get(&chain).is_some_and(|known| known.open.is_some_and(|open| open != life))
     }
 
-    async fn noted(
-        &self,
-        answer: Result<bool, Status>,
-        began: Instant,
-        life: u64,
-        node: usize,
-        alive: &Alive,
-    ) -> bool {
+    async fn noted(&self, answer: Result<bool, Status>, began: Instant, life: u64, node: usize, alive: &Alive) -> bool {
         match answer {
             Ok(accepted) => {
                 assert!(accepted, "an Ack that is not accepted");
@@ -302,7 +297,12 @@ impl Producer {
         self.fates.lock().unwrap().values().filter(|known| known.fate != Fate::Unknown).count()
     }
 
-    /// Everything that a running node's answers contradict, the first twenty a node.
+    /// Chains that must be there.
+    pub fn present(&self) -> usize {
+        self.fates.lock().unwrap().values().filter(|known| known.fate == Fate::Present).count()
+    }
+
+    /// What the running nodes' answers contradict, the first [`TOLD`] a node.
     pub async fn lost(&self, cluster: &Cluster) -> Vec<String> {
         let fates = self.fates.lock().unwrap().clone();
         let asking = cluster.nodes.iter().filter(|node| node.runs()).map(|node| {
@@ -314,7 +314,7 @@ impl Producer {
                         Ok(found) => wrong.extend(found.map(|what| format!("{name}: {what}"))),
                         Err(status) => wrong.push(format!("{name}: a lookup failed: {status}")),
                     }
-                    if wrong.len() >= 20 {
+                    if wrong.len() >= TOLD {
                         break;
                     }
                 }
@@ -335,16 +335,16 @@ impl Producer {
         Ok(())
     }
 
-    /// Forgets all chains: a scenario took them away on purpose.
-    pub fn forget(&self) {
-        self.fates.lock().unwrap().clear();
-    }
-
-    /// Waits until this many calls more were acknowledged: the proof that traffic flows.
+    /// Waits until this many calls more were acknowledged: the proof that traffic flows. It may trickle, on a machine
+    /// that does much else, but not stop.
     pub async fn flows(&self, calls: u64, cluster: &Cluster) {
-        let (before, began) = (self.acknowledged.load(Ordering::SeqCst), Instant::now());
-        while self.acknowledged.load(Ordering::SeqCst) < before + calls {
-            assert!(began.elapsed() < PATIENCE, "producer {} gets no Ack\n{}", self.number, cluster.logs());
+        let count = || self.acknowledged.load(Ordering::SeqCst);
+        let (until, mut last, mut since) = (count() + calls, count(), Instant::now());
+        while count() < until {
+            if count() > last {
+                (last, since) = (count(), Instant::now());
+            }
+            assert!(since.elapsed() < PATIENCE, "producer {} gets no Ack\n{}", self.number, cluster.logs());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -390,23 +390,12 @@ async fn within<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, S
     outcome.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer for a minute")))
 }
 
-/// A gateway that asks one node all the time. A lookup may only fail if its node was taken down meanwhile.
-pub async fn gateway(
-    client: InferenceCacheClient<Channel>,
-    node: usize,
-    alive: Alive,
-    stop: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
-) -> Vec<Status> {
-    let latencies = Latencies::default();
-    gateway_timed(client, node, alive, stop, asked, latencies).await
-}
-
 /// When each lookup was answered, and how long it took.
 pub type Latencies = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
-/// The same, with how long each answer took.
-pub async fn gateway_timed(
+/// A gateway that asks one node all the time, and notes how long each answer took. A lookup may only fail if its node was
+/// taken down meanwhile.
+pub async fn gateway(
     mut client: InferenceCacheClient<Channel>,
     node: usize,
     alive: Alive,

@@ -26,8 +26,7 @@ enum Kind {
     Flapping,
 }
 
-const KINDS: [Kind; 5] =
-    [Kind::LeaderAlone, Kind::FollowerAlone, Kind::LeaderMute, Kind::LeaderDeaf, Kind::Flapping];
+const KINDS: [Kind; 5] = [Kind::LeaderAlone, Kind::FollowerAlone, Kind::LeaderMute, Kind::LeaderDeaf, Kind::Flapping];
 
 fn others(node: usize) -> Vec<usize> {
     (0..NODES).filter(|other| *other != node).collect()

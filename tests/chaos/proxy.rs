@@ -153,12 +153,13 @@ impl Shared {
 }
 
 impl Road {
-    /// Waits until the way is open. True if that took waiting.
-    async fn opens(&self) -> bool {
+    /// Waits until the way is open.
+    async fn opens(&self) {
         let mut seen = self.way.subscribe();
-        let was_cut = seen.borrow_and_update().is_cut;
-        let _open = seen.wait_for(|way| !way.is_cut).await.is_ok();
-        was_cut
+        if seen.borrow_and_update().is_cut {
+            self.faults.fetch_add(1, Ordering::SeqCst);
+            let _open = seen.wait_for(|way| !way.is_cut).await.is_ok();
+        }
     }
 }
 
@@ -173,10 +174,7 @@ async fn accept(shared: Arc<Shared>, listener: std::net::TcpListener, from: usiz
 async fn connect(shared: Arc<Shared>, near: TcpStream, from: usize, to: usize) {
     // Both ways carry a handshake.
     for (one, other) in [(from, to), (to, from)] {
-        let road = shared.road(one, other);
-        if road.opens().await {
-            road.faults.fetch_add(1, Ordering::SeqCst);
-        }
+        shared.road(one, other).opens().await;
     }
     let target = shared.targets[to].lock().unwrap().clone();
     let Ok(Ok(far)) = tokio::time::timeout(Duration::from_secs(2), TcpStream::connect(target)).await else { return };
@@ -220,9 +218,7 @@ async fn pump(shared: &Shared, mut read: OwnedReadHalf, mut write: OwnedWriteHal
     let giving = async {
         while let Some((due, chunk)) = receive.recv().await {
             tokio::time::sleep_until(due).await;
-            if road.opens().await {
-                road.faults.fetch_add(1, Ordering::SeqCst);
-            }
+            road.opens().await;
             let rate = road.way.borrow().rate;
             if rate > 0 {
                 tokio::time::sleep(Duration::from_secs_f64(chunk.len() as f64 / rate as f64)).await;

@@ -104,11 +104,6 @@ impl Watcher {
         assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
     }
 
-    /// What was wrong so far.
-    pub fn violations(&self) -> Vec<String> {
-        self.seen.lock().unwrap().violations.clone()
-    }
-
     /// Ends the watch, fails if anything was wrong, and says how much was looked at.
     pub async fn finish(self) -> String {
         self.stop.store(true, Ordering::SeqCst);
@@ -236,12 +231,8 @@ impl Eye {
         };
         let Some(index) = common.filter(|index| *index > 0) else { return };
         let Ok(answer) = self.admin.digest(DigestRequest { index: Some(index) }).await else { return };
-        let compared = self.seen.lock().unwrap().digest(
-            &status.cluster_id,
-            index,
-            &answer.into_inner().digest,
-            &self.name,
-        );
+        let compared =
+            self.seen.lock().unwrap().digest(&status.cluster_id, index, &answer.into_inner().digest, &self.name);
         self.counts.digests_compared.fetch_add(u64::from(compared), Ordering::Relaxed);
     }
 
@@ -250,8 +241,7 @@ impl Eye {
         for (number, producer) in self.producers.clone().into_iter().enumerate() {
             let fence = self.seen.lock().unwrap().fences.get(&number).copied();
             let Some((until, index)) = fence.filter(|(_, index)| *index <= status.applied_index) else { continue };
-            let (checked, wrong) =
-                producer.contradictions(&mut self.lookups, until, SAMPLES, &mut self.chances).await;
+            let (checked, wrong) = producer.contradictions(&mut self.lookups, until, SAMPLES, &mut self.chances).await;
             self.counts.chains.fetch_add(checked as u64, Ordering::Relaxed);
             if wrong.is_empty() || !self.is_still(status).await {
                 continue;

@@ -67,6 +67,10 @@ impl Inner {
 
     pub(crate) fn status(&self) -> NodeStatus {
         let disk = self.founder.state();
+        // In this order, so that what is purged never looks newer than its snapshot, nor a snapshot than what is applied,
+        // nor that than what is committed.
+        let purged_index = self.log.store().state().purged.map_or(0, |pos| pos.index);
+        let snapshot_index = self.snapshot_index();
         let summary = self.core.published.summary();
         let metrics = self.metrics();
         let state = self.log.store().state();
@@ -83,8 +87,8 @@ impl Inner {
             last_log_index: state.last.map_or(0, |pos| pos.index),
             committed_index: state.committed.map_or(0, |pos| pos.index),
             applied_index: summary.applied.map_or(0, |pos| pos.index),
-            snapshot_index: self.snapshot_index(),
-            purged_index: state.purged.map_or(0, |pos| pos.index),
+            snapshot_index,
+            purged_index,
             log_bytes: self.log.store().stats().disk_bytes,
             snapshot_bytes: latest.as_ref().map_or(0, |generation| generation.bytes()),
             snapshot_age_seconds: latest

@@ -167,9 +167,11 @@ impl Core {
             digests: Mutex::default(),
         });
         let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
-        let keeper = published.clone();
+        // What is published is true before anybody can read it: Raft asks at once what is applied, and would apply the
+        // log a second time to a state that is said to be empty.
+        let worker = Worker::new(start, published.clone());
         std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
-            let work = std::panic::AssertUnwindSafe(|| Worker::new(start, keeper).run(queue));
+            let work = std::panic::AssertUnwindSafe(|| worker.run(queue));
             if let Err(panic) = std::panic::catch_unwind(work) {
                 let what = panic.downcast_ref::<String>().cloned();
                 let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
@@ -230,7 +232,10 @@ struct Worker {
 impl Worker {
     fn new(state: Start, published: Arc<Published>) -> Self {
         let counters = Summary { meta_was_set: state.applied.is_some(), ..Summary::default() };
-        let worker = Self { state, published, counters };
+        let mut worker = Self { state, published, counters };
+        if let Some(pos) = worker.state.applied {
+            worker.remember(pos.index);
+        }
         worker.publish();
         worker
     }
@@ -378,5 +383,24 @@ impl Worker {
         };
         let applied = self.state.applied.map_or(0, |pos| pos.index);
         self.published.applied.send_if_modified(|seen| std::mem::replace(seen, applied) != applied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Raft asks for the applied position right after the start; a wrong answer is applied a second time.
+    #[test]
+    fn what_a_snapshot_gave_is_published_before_the_thread_runs() {
+        let at = LogPos { term: 3, index: 402 };
+        for _ in 0..200 {
+            let index = Index::new(7);
+            let digest = index.digest();
+            let start = Start { index, applied: Some(at), membership_at: None, membership: Membership::default() };
+            let core = Core::start(start, |_| {}).expect("a thread can be started");
+            assert_eq!((core.published.summary().applied, core.published.applied_index()), (Some(at), at.index));
+            assert_eq!(core.published.digest_at(at.index), Some(digest));
+        }
     }
 }

@@ -13,6 +13,7 @@ mod dial;
 mod disk;
 mod drivers;
 pub mod face;
+mod features;
 mod generation;
 mod join;
 mod lanes;
@@ -22,9 +23,13 @@ mod margin;
 pub mod membership;
 mod network;
 pub mod node;
+mod operate;
+mod orders;
+mod outcast;
 mod proposer;
 mod ready;
 mod record;
+pub mod recover;
 mod service;
 mod stamp;
 mod start;
@@ -38,7 +43,7 @@ pub use face::{
     Timing,
 };
 pub use node::Node;
-pub use record::{decode_command, encode_command};
+pub use record::{FEATURE_MAX, decode_command, encode_command};
 pub use start::StartError;
 
 #[cfg(test)]

@@ -54,6 +54,7 @@ fn config(dir: &TempDir) -> NodeConfig {
         timing: Timing::default(),
         limits: Limits::default(),
         tls: None,
+        feature_max: crate::FEATURE_MAX,
     }
 }
 

@@ -6,10 +6,11 @@ pub mod dev;
 mod input;
 pub mod lookup;
 pub(crate) mod print;
+pub mod recover;
 pub mod replay;
 pub mod report;
 mod scope;
-mod table;
+pub mod table;
 mod target;
 mod wire_json;
 
@@ -34,6 +35,8 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Ask a node how it is, by its node port.
     Ctl(ctl::Args),
+    /// Make a cluster of one of this disk, after a quorum was lost for good.
+    Recover(recover::Args),
     /// Run a cluster of real processes on this machine.
     Dev(dev::Args),
     /// Ask which replicas hold a prompt's prefix.
@@ -54,6 +57,7 @@ pub async fn run(command: Command) -> ExitCode {
             serve::run(*args).await
         }
         Command::Ctl(args) => ctl::run(args).await,
+        Command::Recover(args) => recover::run(args).await,
         Command::Dev(args) => dev::run(args).await,
         Command::Lookup(args) => lookup::run(args).await,
         Command::Report(args) => report::run(args).await,

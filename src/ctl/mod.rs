@@ -1,10 +1,12 @@
 //! `prefixd ctl`: asks one node over its node port and shows the answer to people, or as JSON to programs. It changes
 //! nothing but through the node's admin service, and it never opens a data directory.
 
+mod member;
 mod policy;
 mod show;
 
 use clap::Subcommand;
+use member::Member;
 use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
@@ -60,6 +62,15 @@ enum What {
     /// Policies and quotas of tenants.
     #[command(subcommand)]
     Policy(Policy),
+    /// The members of the cluster, and who becomes or stays one.
+    #[command(subcommand)]
+    Member(Member),
+    /// Hand leadership over to another voter.
+    TransferLeader {
+        /// A name, or the id of a disk as `member list` shows it; default: the voter that has most of the log.
+        #[arg(long, value_name = "NAME")]
+        to: Option<String>,
+    },
 }
 
 /// Runs one question to its answer.
@@ -97,6 +108,8 @@ async fn ask(args: &Args) -> Result<bool, String> {
             println!("{}", show::sweep(&swept, args.json));
             Ok(true)
         }
+        What::Member(what) => member::run(node, what, args.json).await.map_err(failed),
+        What::TransferLeader { to } => member::transfer(node, to.as_deref(), args.json).await.map_err(failed),
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
         What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
         What::Policy(Policy::Validate { file }) => policy::validate(file, args.json),

@@ -1,5 +1,6 @@
 //! What operators may ask of a node, on the node port.
 
+use crate::backup;
 use crate::face::SubmitError;
 use crate::node::Node;
 use prefixd_index::command::Command;
@@ -22,6 +23,8 @@ pub(crate) fn server(node: Node) -> AdminServer<AdminService> {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
+    type BackupStream = backup::take::Parts;
+
     async fn status(&self, _request: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
         let status = self.0.status();
         let totals = self.0.totals();
@@ -109,6 +112,10 @@ impl Admin for AdminService {
         let set = policy::decode(document.as_bytes()).map_err(Status::invalid_argument)?;
         let index = self.0.propose(Command::SetPolicy(set)).await.map_err(status_of)?;
         Ok(Response::new(wire::SetPolicyResponse { index }))
+    }
+
+    async fn backup(&self, _request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        self.0.inner.take_backup().map(Response::new)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The command line: one binary, one subcommand a purpose. Each subcommand brings its own `Args` and an async `run`
 //! that returns the exit code: 0 for success, 1 for failure, 2 for a wrong use.
 
+pub mod backup;
 pub mod dev;
 mod input;
 pub mod lookup;
-mod print;
+pub(crate) mod print;
 pub mod replay;
 pub mod report;
+pub mod restore;
 mod scope;
 mod table;
 mod target;
@@ -33,6 +35,10 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Ask a node how it is, by its node port.
     Ctl(ctl::Args),
+    /// Judge and describe backup files; `prefixd ctl backup` takes them.
+    Backup(backup::Args),
+    /// Make a new cluster's first data directory of a backup.
+    Restore(restore::Args),
     /// Run a cluster of real processes on this machine.
     Dev(dev::Args),
     /// Ask which replicas hold a prompt's prefix.
@@ -51,6 +57,8 @@ pub async fn run(command: Command) -> ExitCode {
             serve::run(*args).await
         }
         Command::Ctl(args) => ctl::run(args).await,
+        Command::Backup(args) => backup::run(args).await,
+        Command::Restore(args) => restore::run(args).await,
         Command::Dev(args) => dev::run(args).await,
         Command::Lookup(args) => lookup::run(args).await,
         Command::Report(args) => report::run(args).await,

@@ -13,3 +13,4 @@ mod policies;
 mod policy_file;
 mod rejoin;
 mod replaying;
+mod restoring;

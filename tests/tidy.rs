@@ -23,7 +23,7 @@ const OURS: [(&str, &[&str]); 6] = [
 /// Crates of others that are confined, and who may use them.
 const CONFINED: [(&[&str], &[&str]); 7] = [
     (&["openraft"], &["prefixd-raft"]),
-    (&["redb", "sled", "bincode"], &["prefixd-storage"]),
+    (&["redb", "sled", "bincode", "zstd"], &["prefixd-storage"]),
     (&["tonic", "prost", "tonic-prost"], &["prefixd-proto", "prefixd-raft", "prefixd-client", "prefixd"]),
     (&["axum", "clap", "figment", "prometheus-client", "opentelemetry"], &["prefixd"]),
     (&["tokio", "futures", "rand"], &["prefixd-raft", "prefixd-client", "prefixd"]),

@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) fsync: Arc<Mutex<crate::face::Histogram>>,
     /// One snapshot is received at a time.
     pub(crate) receiving: tokio::sync::Mutex<()>,
+    /// One backup is taken at a time.
+    pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
     /// One membership change is under way at a time.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     pub(crate) leader_changes: AtomicU64,

@@ -167,7 +167,7 @@ impl Survey {
         let addr = self.members.iter().find(|member| member.node_id == id).map(|member| member.addr.clone());
         let node = MemberNode { name, addr: addr.unwrap_or_default() };
         let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)])).map_err(disk)?;
-        let info = self.state.index.begin_snapshot(usize::MAX);
+        let cut = Cut::at_rest(&mut self.state.index, at, membership);
         let mut writer = self.snapshots.begin().map_err(disk)?;
         loop {
             let slice = self.state.index.snapshot_slice(SLICE_ENTRIES).map_err(disk)?;
@@ -179,7 +179,6 @@ impl Survey {
             }
         }
         self.state.index.abort_snapshot();
-        let cut = Cut { at: Some(at), membership_at: Some(at), membership, digest: info.digest, time_us: info.time_us };
         let manifest = generation::manifest(cluster_id, &cut, writer.records()).map_err(disk)?;
         generation::publish(writer, manifest).map_err(disk)?;
         Ok(at)

@@ -262,6 +262,7 @@ fn assemble(
         stamps: Stamps::default(),
         fsync,
         receiving: tokio::sync::Mutex::default(),
+        backing_up: Arc::default(),
         changing: Arc::default(),
         leader_changes: Default::default(),
         stopping: CancellationToken::new(),

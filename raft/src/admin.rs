@@ -114,7 +114,7 @@ impl Admin for AdminService {
 
 fn status_of(error: SubmitError) -> Status {
     match error {
-        SubmitError::QueueFull(_) => Status::resource_exhausted(error.to_string()),
+        SubmitError::QueueFull(_) | SubmitError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         SubmitError::Unavailable(_) => Status::unavailable(error.to_string()),
     }
 }

@@ -13,9 +13,11 @@ mod dial;
 mod disk;
 mod drivers;
 pub mod face;
+mod fetch;
 mod generation;
 mod join;
 mod lanes;
+mod life;
 mod log;
 mod machine;
 pub mod membership;
@@ -24,17 +26,20 @@ pub mod node;
 mod proposer;
 mod ready;
 mod record;
+mod reopen;
+mod room;
 mod service;
 mod stamp;
 mod start;
 mod status;
+mod step_aside;
 mod stop;
 pub mod tls;
 mod types;
 
 pub use face::{
-    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, DiskCondition, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 pub use node::Node;
 pub use record::{decode_command, encode_command};

@@ -12,7 +12,7 @@ impl Inner {
             self.stopped.cancel();
             return;
         };
-        self.hand_over(me.node_id, raft).await;
+        self.hand_over(me.node_id, &raft).await;
         if let Err(error) = raft.shutdown().await {
             tracing::warn!(%error, "Raft did not end cleanly");
         }

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod controller;
+mod disk;
 mod evictions;
 mod founding;
 mod kills;
@@ -13,3 +14,4 @@ mod policies;
 mod policy_file;
 mod rejoin;
 mod replaying;
+mod small_disks;

@@ -23,6 +23,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -127,7 +128,7 @@ impl Link {
 
     /// It answers, and it refuses on purpose: others are to make the quorum meanwhile.
     fn has_no_room(&self, status: &Status) -> String {
-        if self.network.refusals.refused(self.target) {
+        if self.network.refusals.refused(self.target, Instant::now()) {
             tracing::warn!(
                 peer = self.node.name,
                 why = status.message(),

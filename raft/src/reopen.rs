@@ -164,3 +164,85 @@ async fn ask_how_far_others_are(inner: &Inner) {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
+mod tests {
+    use super::*;
+    use prefixd_storage::{FaultHook, LogFile};
+    use std::io;
+
+    fn pos(index: u64) -> LogPos {
+        LogPos { term: 3, index }
+    }
+
+    fn records(indexes: impl Iterator<Item = u64>) -> Vec<LogRecord> {
+        indexes.map(|index| LogRecord { pos: pos(index), body: vec![7; 50].into() }).collect()
+    }
+
+    /// A log that holds the records 1 to 5.
+    fn log_of_five() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        RedbLog::create(dir.path(), &LogOptions::new(7)).unwrap();
+        let log = RedbLog::open(dir.path(), LogOptions::new(7)).unwrap();
+        let (send, receive) = sync_channel(1);
+        log.append(records(1..=5), Box::new(move |result| send.send(result).unwrap())).unwrap();
+        receive.recv().unwrap().unwrap();
+        dir
+    }
+
+    fn reopened(dir: &tempfile::TempDir, unsaved: Vec<LogRecord>, applied: LogPos) -> Result<RedbLog, NotOpened> {
+        open_store(dir.path().to_owned(), LogOptions::new(7), unsaved, Some(applied))
+    }
+
+    #[test]
+    fn what_was_applied_and_never_written_is_appended_again_and_nothing_else() {
+        for (applied, last) in [(3, 5), (5, 5), (6, 6), (8, 8)] {
+            let dir = log_of_five();
+            let log = reopened(&dir, records(4..=9), pos(applied)).ok().unwrap();
+            assert_eq!(log.state().last, Some(pos(last)), "applied {applied}");
+            assert_eq!(log.read(1..100, usize::MAX).unwrap(), records(1..=last));
+        }
+    }
+
+    #[test]
+    fn a_log_that_can_not_be_brought_up_to_what_was_applied_is_not_gone_on_with() {
+        let cases = [
+            (Vec::new(), pos(8)),
+            (records(6..=7), pos(8)),
+            (records(7..=8), pos(8)),
+            (Vec::new(), LogPos { term: 4, index: 4 }),
+        ];
+        for (unsaved, applied) in cases {
+            let dir = log_of_five();
+            let outcome = reopened(&dir, unsaved, applied);
+            assert!(matches!(outcome, Err(NotOpened::Final(_))), "{applied:?}");
+        }
+    }
+
+    struct NoRoom;
+
+    impl FaultHook for NoRoom {
+        fn write(&self, _file: LogFile, _offset: u64, _data: &[u8]) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    struct Broken;
+
+    impl FaultHook for Broken {
+        fn sync(&self, _file: LogFile) -> io::Result<()> {
+            Err(io::Error::other("a broken disk"))
+        }
+    }
+
+    #[test]
+    fn want_of_room_is_waited_for_and_a_broken_disk_is_not() {
+        let dir = log_of_five();
+        let with = |hook: Arc<dyn FaultHook>| LogOptions { fault_hook: Some(hook), ..LogOptions::new(7) };
+        let open = |options| open_store(dir.path().to_owned(), options, Vec::new(), Some(pos(5)));
+        assert!(matches!(open(with(Arc::new(NoRoom))), Err(NotOpened::Full(_))));
+        assert!(matches!(open(with(Arc::new(Broken))), Err(NotOpened::Final(_))));
+        assert!(open(LogOptions::new(7)).is_ok());
+    }
+}

@@ -159,7 +159,7 @@ pub(crate) fn member_to_wire(member: &MemberStatus) -> wire::MemberStatus {
 
 fn status_of(error: SubmitError) -> Status {
     match error {
-        SubmitError::QueueFull(_) => Status::resource_exhausted(error.to_string()),
+        SubmitError::QueueFull(_) | SubmitError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         SubmitError::Unavailable(_) => Status::unavailable(error.to_string()),
     }
 }

@@ -15,6 +15,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::membership::clock::ClusterClock;
 
@@ -181,6 +182,8 @@ impl Published {
 pub(crate) struct Core {
     jobs: mpsc::Sender<Job>,
     pub(crate) published: Arc<Published>,
+    /// Cancelled when the Raft that this is handed to has ended; held by all that works for it.
+    pub(crate) life: Arc<CancellationToken>,
 }
 
 fn gone() -> io::Error {
@@ -210,7 +213,12 @@ impl Core {
                 on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
             }
         })?;
-        Ok(Self { jobs, published })
+        Ok(Self { jobs, published, life: Arc::default() })
+    }
+
+    /// The same way for another Raft.
+    pub(crate) fn in_new_life(&self) -> Self {
+        Self { life: Arc::default(), ..self.clone() }
     }
 
     /// Applies entries in order; one reply an entry.

@@ -3,6 +3,7 @@
 
 use crate::membership::features::beyond;
 use crate::node::Inner;
+use crate::{reopen, step_aside};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
@@ -25,18 +26,21 @@ pub(crate) fn start(inner: Arc<Inner>) {
     tokio::spawn(lead(inner.clone()));
     tokio::spawn(compact(inner.clone()));
     tokio::spawn(inner.clone().watch_for_exile());
+    tokio::spawn(step_aside::watch_room(inner.clone()));
+    tokio::spawn(step_aside::run(inner.clone()));
+    tokio::spawn(reopen::run(inner.clone()));
     tokio::spawn(watch(inner));
 }
 
 /// Sleeps a tick; false when the node stops.
-async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
+pub(crate) async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
     tokio::select! {
         _ = ticker.tick() => true,
         () = inner.stopping.cancelled() => false,
     }
 }
 
-fn ticker(period: Duration) -> tokio::time::Interval {
+pub(crate) fn ticker(period: Duration) -> tokio::time::Interval {
     let mut ticker = tokio::time::interval(period);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticker
@@ -141,7 +145,10 @@ async fn watch(inner: Arc<Inner>) {
     while ticked(&inner, &mut ticker).await {
         if let Some((me, raft)) = inner.member() {
             let metrics = raft.metrics().borrow_watched().clone();
-            if let Err(fatal) = &metrics.running_state {
+            // One that ended on a full disk begins anew.
+            if let Err(fatal) = &metrics.running_state
+                && !inner.room.is_reopening()
+            {
                 inner.fail(format!("Raft has ended: {fatal}"));
             }
             if metrics.current_leader != leader && metrics.current_leader.is_some() {

@@ -15,9 +15,11 @@ mod disk;
 mod drivers;
 pub mod face;
 mod features;
+mod fetch;
 mod generation;
 mod join;
 mod lanes;
+mod life;
 mod log;
 mod machine;
 mod margin;
@@ -31,17 +33,20 @@ mod proposer;
 mod ready;
 mod record;
 pub mod recover;
+mod reopen;
+mod room;
 mod service;
 mod stamp;
 mod start;
 mod status;
+mod step_aside;
 mod stop;
 pub mod tls;
 mod types;
 
 pub use face::{
-    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, DiskCondition, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 pub use node::Node;
 pub use record::{FEATURE_MAX, decode_command, encode_command};

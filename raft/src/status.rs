@@ -46,6 +46,7 @@ impl Inner {
             incarnation: self.incarnation,
             cluster_time_us: self.core.published.now_us(),
             ready: self.readiness().0,
+            short_of_room: self.room.trouble().is_some(),
         }
     }
 
@@ -75,7 +76,10 @@ impl Inner {
         let summary = self.core.published.summary();
         let metrics = self.metrics();
         let state = self.log.store().state();
-        let (ready, unready_reason) = self.readiness();
+        let (ready, mut unready_reason) = self.readiness();
+        if ready && let Some(trouble) = self.room.trouble() {
+            unready_reason = trouble;
+        }
         let wall = wall_us();
         let now = self.core.published.now_us();
         let latest = self.snapshots.latest();
@@ -105,6 +109,11 @@ impl Inner {
             feature_level: summary.meta.feature_level,
             queue_bytes: self.lanes.get().map_or(0, |lanes| lanes.waiting_bytes() as u64),
             disk_free_bytes: prefixd_storage::disk_free_bytes(&self.config.data_dir).unwrap_or(0),
+            disk_reserve_bytes: self.room.reserve_bytes(),
+            disk_condition: self.room.condition(),
+            log_reopenings: self.room.reopenings(),
+            snapshots_set_aside: self.mended.set_aside.load(Ordering::Relaxed),
+            snapshots_fetched: self.mended.fetched.load(Ordering::Relaxed),
             sweeps: summary.sweeps,
             audit_mismatches: summary.audit_mismatches,
             duplicate_batches: summary.duplicate_batches,

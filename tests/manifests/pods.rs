@@ -124,6 +124,30 @@ fn peers_are_the_pods(overlay: &str, documents: &[Value], set: &Value, headless:
     assert_eq!(certificates.is_empty(), overlay != "tls");
 }
 
+/// The paths of a manifest's targets of one kind.
+fn listed(manifest: &toml::Table, list: &str) -> Vec<String> {
+    let entries = manifest.get(list).and_then(toml::Value::as_array).cloned().unwrap_or_default();
+    entries.iter().filter_map(|entry| entry.get("path")?.as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_image_is_built_from_all_that_the_workspace_names() {
+    let (dockerfile, ignored) = (text("deploy/Dockerfile"), text(".dockerignore"));
+    let manifest: toml::Table = text("Cargo.toml").parse().expect("a manifest");
+    let members = manifest["workspace"]["members"].as_array().expect("members").clone();
+    for member in members.iter().filter_map(toml::Value::as_str) {
+        let folder = if member == "." { "src" } else { member };
+        assert!(dockerfile.contains(&format!("\nCOPY {folder} {folder}\n")), "the Dockerfile leaves {folder} out");
+        assert!(ignored.contains(&format!("\n!{folder}\n")), ".dockerignore keeps {folder} out");
+    }
+    for path in ["test", "bench", "example"].into_iter().flat_map(|list| listed(&manifest, list)) {
+        assert!(dockerfile.contains(&path), "the Dockerfile makes no stand-in for {path}");
+    }
+    let wanted = manifest["workspace"]["package"]["rust-version"].as_str().expect("a version");
+    assert!(dockerfile.contains(&format!("FROM rust:{wanted}.")), "the image isn't built with Rust {wanted}");
+    assert!(dockerfile.contains("\nUSER 65532:65532\n"));
+}
+
 /// A real node, ended with the test.
 struct Node(Child);
 

@@ -11,6 +11,7 @@ use prefixd_proto::admin as wire;
 use prefixd_storage::{BackupError, BackupHeader, BackupWriter, disk_free_bytes};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,7 +206,7 @@ pub(super) fn write(
 /// A file that is gone when it is closed, whatever happens to this process. One of an earlier process that ended in
 /// between is taken over.
 fn nameless(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
     std::fs::remove_file(path)?;
     Ok(file)
 }

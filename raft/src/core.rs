@@ -6,13 +6,16 @@ use crate::record;
 use crate::types::{Membership, Proposal, Reply};
 use arc_swap::ArcSwap;
 use prefixd_index::command::{ClusterMeta, Command};
-use prefixd_index::{Applied, BatchOutcome, Evictions, Index, SnapshotOverflow, SnapshotRecord, Totals, View};
+use prefixd_index::{
+    Applied, BatchOutcome, Evictions, Index, SnapshotInfo, SnapshotOverflow, SnapshotRecord, Totals, View,
+};
 use prefixd_storage::LogPos;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::membership::clock::ClusterClock;
 
@@ -48,6 +51,25 @@ pub(crate) struct Cut {
     pub(crate) time_us: u64,
     pub(crate) totals: Totals,
     pub(crate) feature_level: u32,
+}
+
+impl Cut {
+    /// The cut of a state that no thread owns, under the membership that it is to have there.
+    pub(crate) fn at_rest(index: &mut Index, at: LogPos, membership: Membership) -> Self {
+        let info = index.begin_snapshot(usize::MAX);
+        let start = (Some(at), Some(at), membership);
+        Self::new(0, start, info, index.meta().feature_level)
+    }
+
+    fn new(
+        id: u64,
+        (at, membership_at, membership): (Option<LogPos>, Option<LogPos>, Membership),
+        info: SnapshotInfo,
+        feature_level: u32,
+    ) -> Self {
+        let SnapshotInfo { digest, time_us, totals } = info;
+        Self { id, at, membership_at, membership, digest, time_us, totals, feature_level }
+    }
 }
 
 /// A slice of a snapshot in the making.
@@ -160,6 +182,8 @@ impl Published {
 pub(crate) struct Core {
     jobs: mpsc::Sender<Job>,
     pub(crate) published: Arc<Published>,
+    /// Cancelled when the Raft that this is handed to has ended; held by all that works for it.
+    pub(crate) life: Arc<CancellationToken>,
 }
 
 fn gone() -> io::Error {
@@ -178,16 +202,23 @@ impl Core {
             digests: Mutex::default(),
         });
         let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
-        let keeper = published.clone();
+        // What is published is true before anybody can read it: Raft asks at once what is applied, and would apply the
+        // log a second time to a state that is said to be empty.
+        let worker = Worker::new(start, published.clone());
         std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
-            let work = std::panic::AssertUnwindSafe(|| Worker::new(start, keeper).run(queue));
+            let work = std::panic::AssertUnwindSafe(|| worker.run(queue));
             if let Err(panic) = std::panic::catch_unwind(work) {
                 let what = panic.downcast_ref::<String>().cloned();
                 let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
                 on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
             }
         })?;
-        Ok(Self { jobs, published })
+        Ok(Self { jobs, published, life: Arc::default() })
+    }
+
+    /// The same way for another Raft.
+    pub(crate) fn in_new_life(&self) -> Self {
+        Self { life: Arc::default(), ..self.clone() }
     }
 
     /// Applies entries in order; one reply an entry.
@@ -372,16 +403,8 @@ impl Worker {
         let info = self.state.index.begin_snapshot(ask.preimage_limit);
         self.walks += 1;
         self.walk = Some(self.walks);
-        Some(Cut {
-            id: self.walks,
-            at: self.state.applied,
-            membership_at: self.state.membership_at,
-            membership: self.state.membership.clone(),
-            digest: info.digest,
-            time_us: info.time_us,
-            totals: info.totals,
-            feature_level: self.state.index.meta().feature_level,
-        })
+        let start = (self.state.applied, self.state.membership_at, self.state.membership.clone());
+        Some(Cut::new(self.walks, start, info, self.state.index.meta().feature_level))
     }
 
     fn slice(&mut self, id: u64, max: usize) -> Result<CutSlice, CutError> {
@@ -431,5 +454,24 @@ impl Worker {
         };
         let applied = self.state.applied.map_or(0, |pos| pos.index);
         self.published.applied.send_if_modified(|seen| std::mem::replace(seen, applied) != applied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Raft asks for the applied position right after the start; a wrong answer is applied a second time.
+    #[test]
+    fn what_a_snapshot_gave_is_published_before_the_thread_runs() {
+        let at = LogPos { term: 3, index: 402 };
+        for _ in 0..200 {
+            let index = Index::new(7);
+            let digest = index.digest();
+            let start = Start { index, applied: Some(at), membership_at: None, membership: Membership::default() };
+            let core = Core::start(start, |_| {}).expect("a thread can be started");
+            assert_eq!((core.published.summary().applied, core.published.applied_index()), (Some(at), at.index));
+            assert_eq!(core.published.digest_at(at.index), Some(digest));
+        }
     }
 }

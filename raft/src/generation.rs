@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt};
 use prefixd_index::{Index, Loader, RecordDigest, SnapshotRecord};
 use prefixd_proto::node as wire;
 use prefixd_storage::codec;
-use prefixd_storage::{Generation, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
+use prefixd_storage::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
 use std::io;
 use std::sync::Arc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -51,10 +51,19 @@ impl SnapshotFile {
         })
     }
 
-    /// All of it as chunks for the wire, read off the async workers, a few chunks ahead.
-    pub(crate) fn chunks(&self, head: wire::SnapshotHead) -> impl Stream<Item = wire::SnapshotChunk> + use<> {
+    /// All of it as chunks for the wire, read off the async workers, a few chunks ahead. One that can't be read to its
+    /// end is set aside in `store`, so that the next who asks gets another.
+    pub(crate) fn chunks(
+        &self,
+        head: wire::SnapshotHead,
+        store: Option<Arc<SnapshotStore>>,
+    ) -> impl Stream<Item = wire::SnapshotChunk> + use<> {
         let (send, receive) = tokio::sync::mpsc::channel(CHUNKS_AHEAD);
         let generation = self.0.clone();
+        let unreadable = {
+            let generation = generation.clone();
+            move |error: &SnapshotError| unreadable(store.as_deref(), &generation, error)
+        };
         tokio::task::spawn_blocking(move || {
             if send.blocking_send(wire::SnapshotChunk { head: Some(head), records: Vec::new() }).is_err() {
                 return;
@@ -105,8 +114,29 @@ impl SnapshotFile {
 }
 
 /// The stream that is being sent ends short of the manifest's count, so the receiver refuses it.
-fn unreadable(error: &SnapshotError) {
+fn unreadable(store: Option<&SnapshotStore>, generation: &Arc<Generation>, error: &SnapshotError) {
     tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
+    if let Some(store) = store.filter(|_| error.blames_the_disk()) {
+        set_aside(store, generation, &error.to_string()).unwrap_or_else(|error| {
+            tracing::error!(%error, "it could not be set aside either");
+            0
+        });
+    }
+}
+
+/// Puts a generation that is no good out of the way, with a message each for it and for older ones that are no better.
+/// Returns how many those were. Blocking.
+pub(crate) fn set_aside(store: &SnapshotStore, generation: &Arc<Generation>, why: &str) -> Result<u64, SnapshotError> {
+    let bad = store.set_aside(generation, why)?;
+    tell_set_aside(&bad);
+    Ok(bad.len() as u64)
+}
+
+/// Says which generations were set aside, and why.
+pub(crate) fn tell_set_aside(bad: &[SetAside]) {
+    for bad in bad {
+        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
+    }
 }
 
 /// Encodes a manifest for the wire.

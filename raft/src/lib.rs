@@ -14,31 +14,42 @@ mod dial;
 mod disk;
 mod drivers;
 pub mod face;
+mod features;
+mod fetch;
 mod generation;
 mod join;
 mod lanes;
+mod life;
 mod log;
 mod machine;
+mod margin;
 pub mod membership;
 mod network;
 pub mod node;
+mod operate;
+mod orders;
+mod outcast;
 mod proposer;
 mod ready;
 mod record;
+pub mod recover;
+mod reopen;
+mod room;
 mod service;
 mod stamp;
 mod start;
 mod status;
+mod step_aside;
 mod stop;
 pub mod tls;
 mod types;
 
 pub use face::{
-    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, DiskCondition, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 pub use node::Node;
-pub use record::{decode_command, encode_command};
+pub use record::{FEATURE_MAX, decode_command, encode_command};
 pub use start::StartError;
 
 #[cfg(test)]

@@ -117,6 +117,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
+fn ended() -> io::Error {
+    io::Error::other("this Raft has ended")
+}
+
 /// Writes one snapshot beside apply.
 pub(crate) struct Builder {
     machine: Machine,
@@ -128,6 +132,9 @@ impl Builder {
     fn write(machine: &Machine, cut: &Cut) -> io::Result<Option<SnapshotFile>> {
         let mut writer = machine.snapshots.begin().map_err(io::Error::other)?;
         loop {
+            if machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
             let slice = match machine.core.slice(cut, SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
@@ -146,6 +153,14 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// Waits, unless Raft ends meanwhile.
+    async fn pause(&self, pause: Duration) -> io::Result<()> {
+        let life = &self.machine.core.life;
+        life.run_until_cancelled(tokio::time::sleep(pause)).await.ok_or_else(ended)
+    }
+}
+
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
@@ -160,6 +175,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
             self.machine.core.end_cut(&begun).await;
+            if self.machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
             match written {
                 Ok(Some(snapshot)) => {
                     tracing::info!(index = begun.at.map(|pos| pos.index), bytes = snapshot.bytes(), "wrote a snapshot");
@@ -168,12 +186,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 Ok(None) => {
                     preimage_entries = preimage_entries.saturating_mul(2);
                     tracing::warn!(preimage_entries, "too much changed while a snapshot was written; trying again");
-                    tokio::time::sleep(OVERTAKEN_PAUSE).await;
+                    self.pause(OVERTAKEN_PAUSE).await?;
                 }
                 // The log is intact, so this node goes on; it only can't purge until a snapshot succeeds.
                 Err(error) => {
                     tracing::error!(%error, "a snapshot could not be written; trying again");
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    self.pause(RETRY_PAUSE).await?;
                 }
             }
         }

@@ -55,6 +55,7 @@ pub(crate) fn config(dir: &Path) -> NodeConfig {
         timing: Timing::default(),
         limits: Limits::default(),
         tls: None,
+        feature_max: crate::FEATURE_MAX,
     }
 }
 

@@ -2,11 +2,13 @@
 //! nothing but through the node's admin service, and it never opens a data directory.
 
 mod backup;
+mod member;
 mod policy;
 mod show;
 
 use backup::Backup;
 use clap::Subcommand;
+use member::Member;
 use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
@@ -64,6 +66,15 @@ enum What {
     /// Policies and quotas of tenants.
     #[command(subcommand)]
     Policy(Policy),
+    /// The members of the cluster, and who becomes or stays one.
+    #[command(subcommand)]
+    Member(Member),
+    /// Hand leadership over to another voter.
+    TransferLeader {
+        /// A name, or the id of a disk as `member list` shows it; default: the voter that has most of the log.
+        #[arg(long, value_name = "NAME")]
+        to: Option<String>,
+    },
 }
 
 /// Runs one question to its answer.
@@ -104,6 +115,8 @@ async fn ask(args: &Args) -> Result<bool, String> {
             println!("{}", show::sweep(&swept, args.json));
             Ok(true)
         }
+        What::Member(what) => member::run(node, what, args.json).await.map_err(failed),
+        What::TransferLeader { to } => member::transfer(node, to.as_deref(), args.json).await.map_err(failed),
         What::Backup(backup) => backup::take(args, backup, node).await,
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
         What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),

@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use crate::durable::{parent, remove_durably, sync_dir};
 use crate::identity::{Identity, IdentityError, Promise};
 use crate::log::{LogOptions, MARK_FILE_NAME, OpenError, RedbLog, STORE_FILE_NAME, is_unborn_mark};
+use crate::rejoin::Rejoin;
 
 mod restoring;
 
@@ -75,12 +76,7 @@ pub enum DataDirError {
         path: PathBuf,
     },
     /// Files of a node are gone while others are there.
-    #[error(
-        "{}: {} is missing although {} is there. What this node acknowledged can no longer be vouched for: stop this \
-         node, move {} away and start it again with an empty data directory and --bootstrap=never: it rejoins as a \
-         fresh learner",
-        path.display(), missing, present, path.display()
-    )]
+    #[error("{}: {missing} is missing although {present} is there. {}", path.display(), Rejoin(path))]
     Incomplete {
         /// The directory.
         path: PathBuf,

@@ -15,6 +15,7 @@ pub mod durable;
 pub mod failure;
 pub mod identity;
 pub mod log;
+pub mod rejoin;
 pub mod snapshot;
 
 #[cfg(test)]
@@ -31,4 +32,5 @@ pub use log::{
     Done, FaultHook, LogError, LogFile, LogOptions, LogPos, LogRecord, LogState, LogStats, LogStore, OpenError,
     RedbLog, SyncLatency, Vote,
 };
+pub use rejoin::Rejoin;
 pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};

@@ -53,7 +53,7 @@ async fn taken(machine: &Machine) -> SnapshotFile {
 }
 
 async fn chunks_of(file: &SnapshotFile) -> Vec<Result<wire::SnapshotChunk, Infallible>> {
-    file.chunks(wire::SnapshotHead::default()).skip(1).map(Ok).collect().await
+    file.chunks(wire::SnapshotHead::default(), None).skip(1).map(Ok).collect().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,7 +34,7 @@ const MAX_IDLE_WAIT: Duration = Duration::from_secs(600);
 const IDLE_POLL: Duration = Duration::from_millis(50);
 /// Longest that a receiver may take nothing.
 const MAX_STALL: Duration = Duration::from_secs(60);
-/// Room that must be free beside the file: it is not a backup's to fill a node's disk.
+/// Room that must be free beside the file and the reserve: it is not a backup's to fill a node's disk.
 const SPARE_BYTES: u64 = 64 << 20;
 /// An upper estimate of what an entry takes in the file.
 const ENTRY_BYTES: u64 = 40;
@@ -137,7 +137,8 @@ async fn begin(core: &Core, preimages: usize, send: &Sender) -> Result<Cut, Stat
 
 fn check_room(inner: &Inner) -> Result<(), Status> {
     let dir = &inner.config.data_dir;
-    let needed = inner.core.published.summary().totals.entries.saturating_mul(ENTRY_BYTES).saturating_add(SPARE_BYTES);
+    let kept = inner.room.reserve_bytes().saturating_add(SPARE_BYTES);
+    let needed = inner.core.published.summary().totals.entries.saturating_mul(ENTRY_BYTES).saturating_add(kept);
     match disk_free_bytes(dir) {
         Ok(free) if free < needed => Err(Status::resource_exhausted(format!(
             "{} has {free} bytes free, a backup passes through it and wants {needed}: take it from another node",

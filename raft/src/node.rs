@@ -209,8 +209,9 @@ impl Node {
         &self,
         deltas: Vec<Delta>,
     ) -> impl Future<Output = Result<u64, SubmitError>> + Send + 'static + use<> {
-        let entered = match self.inner.lanes.get() {
-            Some(lanes) if !self.inner.stopping.is_cancelled() => Ok(lanes.submit(deltas)),
+        let entered = match (self.inner.lanes.get(), self.inner.exile()) {
+            (Some(_), Some(why)) => Err(SubmitError::Unavailable(why)),
+            (Some(lanes), None) if !self.inner.stopping.is_cancelled() => Ok(lanes.submit(deltas)),
             _ => Err(SubmitError::Unavailable("this node is stopping".into())),
         };
         async move { entered?.await }

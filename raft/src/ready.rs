@@ -56,7 +56,7 @@ impl Inner {
         let Some((_, raft)) = self.member() else {
             return (false, self.waiting_for());
         };
-        if let Some(why) = self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        if let Some(why) = self.exile() {
             return (false, why);
         }
         let (leads, learner, own_commit) = {

@@ -251,8 +251,9 @@ impl Node {
         &self,
         deltas: Vec<Delta>,
     ) -> impl Future<Output = Result<u64, SubmitError>> + Send + 'static + use<> {
+        let refusal = self.inner.exile().map(SubmitError::Unavailable).or_else(|| self.inner.no_room());
         let lanes = self.inner.lanes.get().filter(|_| !self.inner.stopping.is_cancelled());
-        let entered = match (lanes, self.inner.no_room()) {
+        let entered = match (lanes, refusal) {
             (Some(lanes), None) => Ok(lanes.submit(deltas)),
             (Some(_), Some(refusal)) => Err(refusal),
             (None, _) => Err(SubmitError::Unavailable("this node is stopping".into())),

@@ -56,6 +56,9 @@ impl Inner {
         let Some((_, raft)) = self.member() else {
             return (false, self.waiting_for());
         };
+        if let Some(why) = self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            return (false, why);
+        }
         let (leads, learner, own_commit) = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();

@@ -10,7 +10,7 @@ use crate::generation::SnapshotFile;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::log::RaftLog;
 use crate::machine::Machine;
-use crate::membership::establish::{Established, Newcomer};
+use crate::membership::establish::{Established, Newcomer, NotEstablished};
 use crate::membership::{Founder, Pace, Place, ReadinessLimits, must_join};
 use crate::network::{Network, PeerIdentity};
 use crate::node::{Inner, Node, Raft};
@@ -27,6 +27,7 @@ use rand::SeedableRng;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -35,6 +36,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Log entries that one AppendEntries carries at most, beside the limit in bytes.
 const APPEND_ENTRIES: u64 = 1_024;
+/// Connections on the node port: those of some members, and operators.
+const MAX_CONNECTIONS: usize = 1_024;
 /// A joining or lagging node further behind than this gets a snapshot.
 const LAG_FOR_SNAPSHOT: u64 = 50_000;
 
@@ -52,7 +55,7 @@ pub enum StartError {
     Config(String),
 }
 
-fn disk(error: impl std::fmt::Display) -> StartError {
+pub(crate) fn disk(error: impl std::fmt::Display) -> StartError {
     StartError::Disk(error.to_string())
 }
 
@@ -94,13 +97,13 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
     for bad in set_aside {
         tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
     }
-    let start = load_snapshot(config, &identity, &log, &snapshots, hash_seed)?;
+    let start = load_snapshot(&config.data_dir, &identity, &log, &snapshots, hash_seed)?;
     Ok(Opened { identity, data_dir, log, snapshots, start })
 }
 
 /// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date.
-fn load_snapshot(
-    config: &NodeConfig,
+pub(crate) fn load_snapshot(
+    data_dir: &Path,
     identity: &Identity,
     log: &RedbLog,
     snapshots: &SnapshotStore,
@@ -133,13 +136,13 @@ fn load_snapshot(
             "{dir}: the log is purged up to index {purged} and no snapshot that reaches it is whole. What this node \
              acknowledged can't be rebuilt here: stop it, move {dir} away and start it again with an empty data \
              directory and --bootstrap=never: it rejoins as a fresh learner",
-            dir = config.data_dir.display()
+            dir = data_dir.display()
         )));
     }
     Ok(Start { index: Index::new(hash_seed), applied: None, membership_at: None, membership: Default::default() })
 }
 
-fn set_aside(
+pub(crate) fn set_aside(
     snapshots: &SnapshotStore,
     generation: &Arc<prefixd_storage::Generation>,
     why: &str,
@@ -252,13 +255,14 @@ fn assemble(
         core,
         log: RaftLog::new(Arc::new(log)),
         snapshots: Arc::new(snapshots),
-        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone() },
+        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone(), feature_max: config.feature_max },
         dialer,
         proposer,
         lanes: OnceLock::new(),
         stamps: Stamps::default(),
         fsync,
         receiving: tokio::sync::Mutex::default(),
+        backing_up: Arc::default(),
         changing: Arc::default(),
         leader_changes: Default::default(),
         stopping: CancellationToken::new(),
@@ -266,6 +270,8 @@ fn assemble(
         member: OnceLock::new(),
         heard: Mutex::default(),
         judge: Mutex::new(Judge::new()),
+        level_proposed: AtomicU32::default(),
+        outcast: Mutex::default(),
         waiting: watch::Sender::new("starting".into()),
         failed,
         config,
@@ -276,7 +282,7 @@ fn assemble(
 /// Serves the node port until the node has stopped.
 fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
     let tls = node.inner.config.tls.as_ref().map(|tls| tls.port.clone());
-    let incoming = tls::incoming(listener, tls).map_err(StartError::Port)?;
+    let incoming = tls::incoming(listener, tls, tls::Room::new(MAX_CONNECTIONS)).map_err(StartError::Port)?;
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
@@ -343,7 +349,11 @@ async fn run_place(
     let members = wire_members(raft.metrics().borrow_watched().membership_config.membership());
     let members: Vec<_> = members.into_iter().map(crate::calls::member_from_wire).collect();
     if established.join || must_join(&members, established.node_id, founder) {
-        newcomer.become_voter(established.cluster_id, rng).await.map_err(|e| e.to_string())?;
+        match newcomer.become_voter(established.cluster_id, rng).await {
+            // It stays, unready, and answers from what it has: only an operator lets it in again.
+            Err(NotEstablished::Refused(why)) => inner.cast_out(Some(why)),
+            outcome => outcome.map_err(|e| e.to_string())?,
+        }
     }
     Ok(())
 }
@@ -353,6 +363,7 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
         cluster_id: established.cluster_id,
         node_id: established.node_id,
         feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
+        feature_max: inner.config.feature_max,
     });
     let network = Network {
         me: me.clone(),

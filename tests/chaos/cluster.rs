@@ -288,7 +288,8 @@ impl Node {
         answer.ok()?.ok().map(tonic::Response::into_inner)
     }
 
-    async fn digest(&self, index: u64) -> Option<Vec<u8>> {
+    /// Its digest at a log index, if it remembers it.
+    pub async fn digest(&self, index: u64) -> Option<Vec<u8>> {
         let mut client = AdminClient::new(channel(&self.host, 9091));
         let answer = client.digest(DigestRequest { index: Some(index) }).await;
         answer.ok().map(|answer| answer.into_inner().digest)

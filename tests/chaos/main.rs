@@ -25,6 +25,7 @@ mod policy_file;
 mod power_loss;
 mod proxy;
 mod replaying;
+mod restoring;
 mod rolling;
 mod shim;
 mod watcher;

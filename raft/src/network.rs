@@ -4,7 +4,7 @@
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
 use crate::record::{self, FEATURE_MAX};
-use crate::room::Refusals;
+use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
 };
@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Code, Status};
 
 /// Time for a snapshot to be received, loaded and installed, beside its transfer at [`MIN_BULK_RATE`].
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -109,7 +109,7 @@ impl Link {
                 }
                 return Ok(response.into_inner());
             }
-            Ok(Err(status)) if status.code() == Code::ResourceExhausted => {
+            Ok(Err(status)) if room::is_refusal(&status) => {
                 return Err(failed(self.has_no_room(&status)));
             }
             Ok(Err(status)) => format!("{:?} {}", status.code(), status.message()),

@@ -110,6 +110,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// Mutual TLS of the node port; `None` leaves it open to whoever reaches it.
     pub tls: Option<NodeTls>,
+    /// The highest feature level that this node reads: [`crate::FEATURE_MAX`], but for a test that plays another release.
+    pub feature_max: u32,
 }
 
 /// Why a submission was not acknowledged. What was not acknowledged may or may not have been applied.
@@ -194,6 +196,8 @@ pub struct MemberStatus {
     pub voter: bool,
     /// Log entries behind the leader; known on the leader alone.
     pub lag: Option<u64>,
+    /// Milliseconds since the leader last heard of it; known on the leader alone.
+    pub heard_ms: Option<u64>,
 }
 
 /// A node's view of itself and the cluster at one moment.
@@ -217,6 +221,9 @@ pub struct NodeStatus {
     pub leader_changes: u64,
     /// All members.
     pub members: Vec<MemberStatus>,
+    /// How many more voters may be lost before writes stop: those heard of within the longest election timeout, less a
+    /// quorum; known on the leader alone.
+    pub quorum_margin: Option<i64>,
     /// Last index in the log.
     pub last_log_index: u64,
     /// Highest index known to be committed.

@@ -38,7 +38,7 @@ impl SnapshotFile {
 
     /// The manifest as it travels.
     pub(crate) fn wire_manifest(&self) -> io::Result<Vec<u8>> {
-        codec::encode(MANIFEST, VERSION, self.0.manifest()).map_err(invalid)
+        encode_manifest(self.0.manifest())
     }
 
     /// What openraft wants to know of it.
@@ -139,7 +139,18 @@ pub(crate) fn tell_set_aside(bad: &[SetAside]) {
     }
 }
 
-fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
+/// Encodes a manifest for the wire.
+pub(crate) fn encode_manifest(manifest: &SnapshotManifest) -> io::Result<Vec<u8>> {
+    codec::encode(MANIFEST, VERSION, manifest).map_err(invalid)
+}
+
+/// Decodes a manifest off the wire.
+pub(crate) fn decode_manifest(bytes: &[u8]) -> io::Result<SnapshotManifest> {
+    codec::decode(MANIFEST, VERSION..=VERSION, bytes).map_err(invalid)
+}
+
+/// Decodes one record of a generation or a backup.
+pub(crate) fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
     codec::decode_within(RECORD, VERSION..=VERSION, bytes, MAX_RECORD_BYTES).map_err(invalid)
 }
 
@@ -185,7 +196,7 @@ pub(crate) async fn receive<E: std::fmt::Display>(
     manifest: &[u8],
     mut chunks: impl Stream<Item = Result<wire::SnapshotChunk, E>> + Unpin,
 ) -> io::Result<SnapshotFile> {
-    let manifest: SnapshotManifest = codec::decode(MANIFEST, VERSION..=VERSION, manifest).map_err(invalid)?;
+    let manifest = decode_manifest(manifest)?;
     if manifest.cluster_id != cluster_id {
         return Err(invalid(format!("the snapshot belongs to cluster {:032x}", manifest.cluster_id)));
     }

@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -54,6 +54,8 @@ pub(crate) struct Lanes {
     lanes: Vec<mpsc::Sender<Submission>>,
     waiting_bytes: Arc<AtomicUsize>,
     limit_bytes: usize,
+    /// Submissions that are not answered yet.
+    unanswered: watch::Sender<usize>,
 }
 
 /// How lanes batch.
@@ -73,6 +75,7 @@ impl Lanes {
         ended: &CancellationToken,
     ) -> Self {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let unanswered = watch::Sender::new(0);
         let lanes = (0..LANES)
             .map(|_| {
                 let (send, queue) = mpsc::channel(LANE_SUBMISSIONS);
@@ -83,6 +86,7 @@ impl Lanes {
                     session: session(),
                     sequence: 0,
                     waiting_bytes: waiting_bytes.clone(),
+                    unanswered: unanswered.clone(),
                     held: None,
                 };
                 let ended = ended.clone();
@@ -90,12 +94,19 @@ impl Lanes {
                 send
             })
             .collect();
-        Self { lanes, waiting_bytes, limit_bytes: limits.queue_bytes }
+        Self { lanes, waiting_bytes, limit_bytes: limits.queue_bytes, unanswered }
     }
 
     /// Bytes that wait or are in flight.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything taken in so far is answered.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as this does.
+        let mut unanswered = self.unanswered.subscribe();
+        let _ended = unanswered.wait_for(|unanswered| *unanswered == 0).await;
     }
 
     /// Takes deltas in at once, in order behind what was submitted before, and gives a future for their outcome:
@@ -134,9 +145,13 @@ impl Lanes {
         let mut refused = None;
         for (lane, (deltas, bytes)) in by_lane {
             let (reply, receive) = oneshot::channel();
-            if refused.is_none() && self.lanes[lane].try_send(Submission { deltas, bytes, reply }).is_ok() {
-                waiting.push(receive);
-                continue;
+            if refused.is_none() {
+                self.unanswered.send_modify(|unanswered| *unanswered += 1);
+                if self.lanes[lane].try_send(Submission { deltas, bytes, reply }).is_ok() {
+                    waiting.push(receive);
+                    continue;
+                }
+                self.unanswered.send_modify(|unanswered| *unanswered -= 1);
             }
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             refused = Some(full("lane holds its limit of submissions"));
@@ -206,6 +221,7 @@ struct Lane<C> {
     session: u128,
     sequence: u64,
     waiting_bytes: Arc<AtomicUsize>,
+    unanswered: watch::Sender<usize>,
     /// Taken from the queue, but too large to join the batch before it.
     held: Option<Submission>,
 }
@@ -250,6 +266,7 @@ impl<C: Carrier> Lane<C> {
     /// Answers once the batch is applied here; the lane goes on meanwhile.
     fn answer(&self, outcome: Result<u64, SubmitError>, until: Instant, replies: Vec<Reply>) {
         let carrier = self.carrier.clone();
+        let unanswered = self.unanswered.clone();
         tokio::spawn(async move {
             let outcome = match outcome {
                 Ok(index) if !carrier.applied(index, until).await => {
@@ -257,10 +274,12 @@ impl<C: Carrier> Lane<C> {
                 }
                 other => other,
             };
+            let answered = replies.len();
             for reply in replies {
                 // The caller may have given up waiting.
                 let _gone = reply.send(outcome.clone());
             }
+            unanswered.send_modify(|unanswered| *unanswered -= answered);
         });
     }
 }

@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Entries that go to the index thread in one job.
 const APPLY_ENTRIES: usize = 64;
 /// Entries of the index that one slice of a snapshot walks.
-const SLICE_ENTRIES: usize = 4_096;
+pub(crate) const SLICE_ENTRIES: usize = 4_096;
 /// Pause before a snapshot that was overtaken by changes is begun anew.
-const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
 /// Pause before a snapshot that could not be written is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -135,10 +135,10 @@ impl Builder {
             if machine.core.life.is_cancelled() {
                 return Err(ended());
             }
-            let slice = match machine.core.slice(SLICE_ENTRIES) {
+            let slice = match machine.core.slice(cut, SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
-                Err(CutError::NotBegun) => return Err(io::Error::other("the snapshot in the making was ended")),
+                Err(CutError::Ended) => return Err(io::Error::other("the snapshot in the making was ended")),
                 Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
             };
             for record in &slice.records {
@@ -174,7 +174,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             };
             let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
-            self.machine.core.end_cut().await;
+            self.machine.core.end_cut(&begun).await;
             if self.machine.core.life.is_cancelled() {
                 return Err(ended());
             }

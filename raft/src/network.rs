@@ -3,7 +3,7 @@
 
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
-use crate::record::{self, FEATURE_MAX};
+use crate::record;
 use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
@@ -37,7 +37,10 @@ const MIN_BULK_RATE: u64 = 1 << 20;
 pub(crate) struct PeerIdentity {
     pub(crate) cluster_id: u128,
     pub(crate) node_id: u64,
+    /// The cluster's level, as it is applied here.
     pub(crate) feature_level: AtomicU32,
+    /// The highest that this node reads.
+    pub(crate) feature_max: u32,
 }
 
 impl PeerIdentity {
@@ -47,7 +50,7 @@ impl PeerIdentity {
             from: self.node_id,
             to,
             feature_level: self.feature_level.load(Ordering::Relaxed),
-            feature_max: FEATURE_MAX,
+            feature_max: self.feature_max,
         }
     }
 }

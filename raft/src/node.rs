@@ -25,7 +25,7 @@ use prefixd_index::{Totals, View};
 use prefixd_proto::node as wire;
 use prefixd_storage::{LogOptions, LogPos, SnapshotStore};
 use std::future::Future;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     /// The log position up to which the log is purged while no snapshot of this disk is whole.
     pub(crate) lost_before: Option<LogPos>,
     pub(crate) mended: Mended,
+    /// The highest index that this life of the process knew to be committed.
+    pub(crate) committed_seen: AtomicU64,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) calls: Calls,
@@ -68,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) fsync: Arc<Mutex<crate::face::Histogram>>,
     /// One snapshot is received at a time.
     pub(crate) receiving: tokio::sync::Mutex<()>,
+    /// One backup is taken at a time.
+    pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
     /// One membership change is under way at a time.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     pub(crate) leader_changes: AtomicU64,
@@ -84,6 +88,10 @@ pub(crate) struct Inner {
     pub(crate) life: Mutex<LifeEnd>,
     pub(crate) heard: Mutex<Heard>,
     pub(crate) judge: Mutex<crate::ready::Judge>,
+    /// The highest feature level that this node proposed.
+    pub(crate) level_proposed: AtomicU32,
+    /// Why this disk is no member any more, as far as it was told.
+    pub(crate) outcast: Mutex<Option<String>>,
     pub(crate) failed: watch::Sender<Option<String>>,
 }
 
@@ -208,10 +216,9 @@ impl Inner {
         generations.get(1)?.manifest().last.map(|pos| pos.index)
     }
 
-    /// The parameters that this node would have, at the cluster's feature level or its own, whichever is higher.
+    /// The parameters that this node would have, at the cluster's feature level: that one is raised by itself.
     pub(crate) fn wanted_meta(&self, current: &ClusterMeta) -> ClusterMeta {
-        let feature_level = self.config.meta.feature_level.max(current.feature_level);
-        ClusterMeta { feature_level, ..self.config.meta.clone() }
+        ClusterMeta { feature_level: current.feature_level, ..self.config.meta.clone() }
     }
 
     /// Proposes for a driver: true when it was committed and another one of its kind would find more to do.

@@ -61,6 +61,9 @@ impl Inner {
             let reopening = self.room.is_reopening() && self.identity.get().is_some();
             return if reopening { self.readiness() } else { (false, self.waiting_for()) };
         };
+        if let Some(why) = self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            return (false, why);
+        }
         let (leads, learner, own_commit) = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();

@@ -15,6 +15,7 @@ use prefixd_proto::node as wire;
 use prefixd_proto::node::node_server::{Node, NodeServer};
 use prefixd_storage::LogPos;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status, Streaming};
 
 /// The service of the node port.
@@ -54,11 +55,17 @@ impl NodeService {
                 header.to, me.node_id
             )));
         }
-        if header.feature_level > record::FEATURE_MAX {
+        if header.feature_level > self.0.config.feature_max {
             return Err(Status::failed_precondition(format!(
-                "feature level mismatch: the cluster is at {}, this release reads up to {}",
-                header.feature_level,
-                record::FEATURE_MAX
+                "feature level mismatch: the cluster is at {}, this node reads up to {}",
+                header.feature_level, self.0.config.feature_max
+            )));
+        }
+        let level = me.feature_level.load(Ordering::Relaxed);
+        if header.feature_max < level {
+            return Err(Status::failed_precondition(format!(
+                "feature level mismatch: the cluster is at {level}, the caller reads up to {}",
+                header.feature_max
             )));
         }
         Ok(raft)

@@ -10,7 +10,7 @@ use crate::generation::{SnapshotFile, set_aside, tell_set_aside};
 use crate::lanes::{LaneLimits, Lanes};
 use crate::life;
 use crate::log::{PresentLog, RaftLog};
-use crate::membership::establish::{Established, Newcomer};
+use crate::membership::establish::{Established, Newcomer, NotEstablished};
 use crate::membership::{Founder, Pace, Place, ReadinessLimits, must_join};
 use crate::network::PeerIdentity;
 use crate::node::{Inner, Mended, Node, Raft};
@@ -31,11 +31,15 @@ use rand::SeedableRng;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::AtomicU32;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// Connections on the node port: those of some members, and operators.
+const MAX_CONNECTIONS: usize = 1_024;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +55,7 @@ pub enum StartError {
     Config(String),
 }
 
-fn disk(error: impl std::fmt::Display) -> StartError {
+pub(crate) fn disk(error: impl std::fmt::Display) -> StartError {
     StartError::Disk(error.to_string())
 }
 
@@ -65,12 +69,12 @@ struct Opened {
 }
 
 /// The state that was loaded, and what is the matter with it.
-struct Loaded {
-    start: Start,
+pub(crate) struct Loaded {
+    pub(crate) start: Start,
     /// Snapshots that were no good.
     set_aside: u64,
     /// The state is the empty one although the log is purged up to here: a peer must give a snapshot.
-    lost_before: Option<LogPos>,
+    pub(crate) lost_before: Option<LogPos>,
 }
 
 /// Opens the disk, or makes a node of an empty one, and loads the newest snapshot that is whole. Blocking.
@@ -100,14 +104,20 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
     }
     let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
     tell_set_aside(&set_aside);
-    let mut loaded = load_snapshot(config, &identity, &log, &snapshots, hash_seed)?;
+    let mut loaded = load_snapshot(&identity, &log, &snapshots, hash_seed)?;
     loaded.set_aside += set_aside.len() as u64;
+    let has_peers = config.peers.iter().any(|peer| peer.name != config.node_name);
+    match loaded.lost_before {
+        // A peer may have one.
+        Some(_) if has_peers && identity.cluster_id.is_some() => {}
+        Some(purged) => return Err(lost(&config.data_dir, purged)),
+        None => {}
+    }
     Ok(Opened { identity, data_dir, log, snapshots, loaded })
 }
 
 /// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date.
-fn load_snapshot(
-    config: &NodeConfig,
+pub(crate) fn load_snapshot(
     identity: &Identity,
     log: &RedbLog,
     snapshots: &SnapshotStore,
@@ -137,21 +147,20 @@ fn load_snapshot(
             Err(error) => bad += set_aside(snapshots, &generation, &error.to_string()).map_err(disk)?,
         }
     }
-    let others = config.peers.iter().any(|peer| peer.name != config.node_name);
-    if let Some(purged) = purged
-        && (identity.cluster_id.is_none() || !others)
-    {
-        return Err(disk(format!(
-            "{}: the log is purged up to index {}, no snapshot that reaches it is whole, and there is no peer to fetch \
-             one from. {}",
-            config.data_dir.display(),
-            purged.index,
-            Rejoin(&config.data_dir)
-        )));
-    }
     let start =
         Start { index: Index::new(hash_seed), applied: None, membership_at: None, membership: Default::default() };
     Ok(Loaded { start, set_aside: bad, lost_before: purged })
+}
+
+/// The refusal of a disk that can't make its state again, and has nobody to ask.
+pub(crate) fn lost(data_dir: &Path, purged: LogPos) -> StartError {
+    disk(format!(
+        "{}: the log is purged up to index {}, no snapshot that reaches it is whole, and there is no peer to fetch one \
+         from. {}",
+        data_dir.display(),
+        purged.index,
+        Rejoin(data_dir)
+    ))
 }
 
 impl Node {
@@ -278,15 +287,17 @@ fn assemble(
         room,
         refusals: Arc::default(),
         lost_before,
+        committed_seen: AtomicU64::default(),
         mended: Mended { set_aside: set_aside.into(), ..Mended::default() },
         snapshots: Arc::new(snapshots),
-        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone() },
+        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone(), feature_max: config.feature_max },
         dialer,
         proposer,
         lanes: OnceLock::new(),
         stamps: Stamps::default(),
         fsync,
         receiving: tokio::sync::Mutex::default(),
+        backing_up: Arc::default(),
         changing: Arc::default(),
         leader_changes: Default::default(),
         stopping: CancellationToken::new(),
@@ -296,6 +307,8 @@ fn assemble(
         life: Mutex::default(),
         heard: Mutex::default(),
         judge: Mutex::new(Judge::new()),
+        level_proposed: AtomicU32::default(),
+        outcast: Mutex::default(),
         waiting: watch::Sender::new("starting".into()),
         failed,
         config,
@@ -306,7 +319,7 @@ fn assemble(
 /// Serves the node port until the node has stopped.
 fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
     let tls = node.inner.config.tls.as_ref().map(|tls| tls.port.clone());
-    let incoming = tls::incoming(listener, tls).map_err(StartError::Port)?;
+    let incoming = tls::incoming(listener, tls, tls::Room::new(MAX_CONNECTIONS)).map_err(StartError::Port)?;
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
@@ -372,7 +385,11 @@ async fn run_place(
     let members = wire_members(raft.metrics().borrow_watched().membership_config.membership());
     let members: Vec<_> = members.into_iter().map(crate::calls::member_from_wire).collect();
     if established.join || must_join(&members, established.node_id, founder) {
-        newcomer.become_voter(established.cluster_id, rng).await.map_err(|e| e.to_string())?;
+        match newcomer.become_voter(established.cluster_id, rng).await {
+            // It stays, unready, and answers from what it has: only an operator lets it in again.
+            Err(NotEstablished::Refused(why)) => inner.cast_out(Some(why)),
+            outcome => outcome.map_err(|e| e.to_string())?,
+        }
     }
     Ok(())
 }
@@ -383,6 +400,7 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft,
             cluster_id: established.cluster_id,
             node_id: established.node_id,
             feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
+            feature_max: inner.config.feature_max,
         })
     });
     if let Some(purged) = inner.lost_before {

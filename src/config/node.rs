@@ -37,6 +37,7 @@ impl Config {
                 snapshot_preimage_entries: usize::try_from(knobs.snapshot_preimage_entries).unwrap_or(usize::MAX),
             },
             tls: None,
+            feature_max: prefixd_raft::FEATURE_MAX,
         }
     }
 

@@ -84,8 +84,13 @@ pub(super) fn status_json(s: &StatusResponse) -> String {
     pretty(&value)
 }
 
-fn member_json(m: &MemberStatus) -> Value {
-    json!({"node_id": m.node_id, "name": m.name, "node_addr": m.node_addr, "voter": m.voter, "lag": m.lag})
+/// A member for programs; what was not asked for, or not answered, is null.
+pub(super) fn member_json(m: &MemberStatus) -> Value {
+    let release = Some(&m.release).filter(|release| !release.is_empty());
+    json!({
+        "node_id": m.node_id, "name": m.name, "node_addr": m.node_addr, "voter": m.voter, "lag": m.lag,
+        "heard_ms": m.heard_ms, "release": release, "feature_max": m.feature_max, "ready": m.ready,
+    })
 }
 
 /// A digest.
@@ -109,12 +114,14 @@ fn named(members: &[MemberStatus], id: u64) -> String {
     format!("{name} (id {id:016x})").trim_start().to_owned()
 }
 
-fn pretty(value: &Value) -> String {
+/// A value as indented JSON.
+pub(super) fn pretty(value: &Value) -> String {
     // A value made of strings and numbers always has a text.
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
         let _ = write!(out, "{byte:02x}");
         out
@@ -146,6 +153,7 @@ mod tests {
             node_addr: format!("{name}:9091"),
             voter,
             lag,
+            ..Default::default()
         };
         StatusResponse {
             node_name: "n0".into(),

@@ -39,6 +39,8 @@ fn raft(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &Node
     gauges(encoder, "prefixd_raft_members", "Members of the cluster", members)?;
     let lags = status.members.iter().filter_map(|m| Some(([("member", m.name.as_str())], m.lag? as f64)));
     gauges(encoder, "prefixd_raft_member_lag_entries", "Log entries a member is behind; on the leader alone", lags)?;
+    let margin = status.quorum_margin.map(|voters| ([], voters as f64));
+    gauges(encoder, "prefixd_raft_quorum_margin", "Voters that may still be lost; on the leader alone", margin)?;
     gauge(encoder, "prefixd_raft_queue_bytes", "Updates that wait in this node", status.queue_bytes as f64)?;
     gauge(encoder, "prefixd_feature_level", "The cluster's feature level", f64::from(status.feature_level))?;
     let proposal = [([], buckets(&figures.proposal))];

@@ -8,6 +8,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking"))]
 
+pub mod backup;
 pub mod codec;
 pub mod data_dir;
 pub mod durable;
@@ -22,6 +23,7 @@ mod fixture_tests;
 #[cfg(test)]
 mod measure_tests;
 
+pub use backup::{BackupEnd, BackupError, BackupHeader, BackupReader, BackupWriter};
 pub use codec::CodecError;
 pub use data_dir::{DataDir, DataDirError, Presence, disk_free_bytes};
 pub use failure::{Failure, FailureKind};

@@ -16,9 +16,12 @@ declare -A pid=()
 
 cleanup() {
     local code=$?
-    for n in "${!pid[@]}"; do kill -KILL "${pid[$n]}" 2>/dev/null || true; done
-    wait 2>/dev/null || true
-    if [ "$code" -eq 0 ]; then rm -rf "$work"; else echo "failed; logs and disks are in $work" >&2; fi
+    if [ "$code" -ne 0 ]; then echo "failed; logs and disks are in $work" >&2; fi
+    # The shell would tell of each that was killed.
+    exec 2>/dev/null
+    for n in "${!pid[@]}"; do kill -KILL "${pid[$n]}" || true; done
+    wait || true
+    if [ "$code" -eq 0 ]; then rm -rf "$work"; fi
 }
 trap cleanup EXIT
 
@@ -158,6 +161,15 @@ agree() {
 }
 
 reported=0
+# margin: what the leader shows as the number of voters that may still be lost.
+margin() {
+    local n
+    for n in "${!pid[@]}"; do
+        curl -sf "http://$(host "$n"):8080/metrics" | sed -n 's/^prefixd_raft_quorum_margin //p'
+    done | head -1
+}
+has_margin() { [ "$(margin)" = "$1.0" ]; }
+
 # report N: one more prompt of four blocks, acknowledged by a node.
 report() {
     local prompt
@@ -220,10 +232,11 @@ start 0 1 2
 await has_voters 3
 for _ in $(seq 20); do report 0; done
 holds 3
+await has_margin 1
 bootstrap=never
 
 step "Roll"
-if has ctl transfer-leader; then ctl 0 transfer-leader --to prefixd-2 | sed 's/^/   /'; fi
+if has ctl transfer-leader; then ctl 0 transfer-leader | sed 's/^/   /'; fi
 roll 3 3
 holds 3
 
@@ -255,9 +268,9 @@ fi
 
 step "Back up"
 if has backup verify; then
-    ctl 1 backup "$work/today.prefixd" | sed 's/^/   /'
-    "$binary" backup verify "$work/today.prefixd" | sed 's/^/   /'
-    "$binary" backup inspect "$work/today.prefixd" >"$work/inspected"
+    ctl 1 backup "$work/today.pfbk" | sed 's/^/   /'
+    "$binary" backup verify "$work/today.pfbk" | sed 's/^/   /'
+    "$binary" backup inspect "$work/today.pfbk" >"$work/inspected"
     backed_up=$reported
 fi
 
@@ -265,8 +278,11 @@ step "Lose a disk"
 stop 1
 rm -rf "$work/data-prefixd-1"
 report 0
+await has_margin $((members / 2 - 1))
+say "one is missing: the margin is $(margin)"
 start 1
 holds "$members"
+await has_margin $((members / 2))
 
 step "Rotate certificates"
 not_after() { curl -sf "http://$(host 0):8080/metrics" | sed -n 's/^prefixd_tls_certificate_not_after_seconds{port="node"} //p'; }
@@ -279,29 +295,31 @@ curl -sf "http://$(host 0):8080/metrics" | grep '^prefixd_file_reloads_total' | 
 roll "$members" "$members"
 holds "$members"
 
+mapfile -t all < <(seq 0 $((members - 1)))
+
 step "Lose a quorum"
 if has recover; then
     before=$(field 0 cluster_id)
-    stop 0 1 2
-    rm -rf "$work/data-prefixd-1" "$work/data-prefixd-2"
+    stop "${all[@]}"
+    for n in "${all[@]:1}"; do rm -rf "$work/data-prefixd-$n"; done
     if as_node 0 recover --data-dir "$work/data-prefixd-0" >"$work/survey" 2>&1; then fail "recover did something without --yes"; fi
     sed 's/^/   /' "$work/survey"
     as_node 0 recover --data-dir "$work/data-prefixd-0" --yes | sed 's/^/   /'
-    start 0 1 2
-    holds 3
+    start "${all[@]}"
+    holds "$members"
     [ "$(field 0 cluster_id)" != "$before" ] || fail "the recovered cluster kept its id"
 fi
 
 step "Restore a backup"
 if has restore; then
-    stop 0 1 2
-    for n in 0 1 2; do mv "$work/data-prefixd-$n" "$work/old-$n"; done
-    as_node 0 restore "$work/today.prefixd" --data-dir "$work/data-prefixd-0" --node-name prefixd-0 | tee "$work/restored" | sed 's/^/   /'
+    stop "${all[@]}"
+    for n in "${all[@]}"; do mv "$work/data-prefixd-$n" "$work/old-$n"; done
+    as_node 0 restore "$work/today.pfbk" --data-dir "$work/data-prefixd-0" --node-name prefixd-0 | tee "$work/restored" | sed 's/^/   /'
     digest=$(sed -n 's/^digest *\([0-9a-f]*\).*/\1/p' "$work/restored")
     grep -q "$digest" "$work/inspected" || fail "the restored digest is not the backup's"
     reported=$backed_up
-    start 0 1 2
-    holds 3
+    start "${all[@]}"
+    holds "$members"
 fi
 
 step "done: every step held"

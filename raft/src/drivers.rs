@@ -25,10 +25,10 @@ const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 pub(crate) fn start(inner: Arc<Inner>) {
     tokio::spawn(lead(inner.clone()));
     tokio::spawn(compact(inner.clone()));
+    tokio::spawn(inner.clone().watch_for_exile());
     tokio::spawn(step_aside::watch_room(inner.clone()));
     tokio::spawn(step_aside::run(inner.clone()));
     tokio::spawn(reopen::run(inner.clone()));
-    tokio::spawn(inner.clone().watch_for_exile());
     tokio::spawn(watch(inner));
 }
 

@@ -13,7 +13,7 @@ use crate::generation;
 use crate::generation::{set_aside, tell_set_aside};
 use crate::membership::{Member, Outlook, Sign, outlook};
 use crate::record::{self, FEATURE_MAX};
-use crate::start::{StartError, disk, load_snapshot, lost};
+use crate::start::{StartError, disk, load_snapshot};
 use crate::types::{MemberNode, Membership, Payload, wire_members};
 use prefixd_storage::{DataDir, Identity, LogOptions, LogPos, LogStore, Promise, RedbLog, SnapshotStore, Vote};
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,11 +92,8 @@ impl Survey {
         let (identity, log) = dir.load(LogOptions::new).map_err(disk)?;
         let (snapshots, bad) = SnapshotStore::open(&dir.snapshots_path()).map_err(disk)?;
         tell_set_aside(&bad);
-        let loaded = load_snapshot(&identity, &log, &snapshots, rand::random())?;
-        if let Some(purged) = loaded.lost_before {
-            return Err(lost(data_dir, purged));
-        }
-        let mut state = loaded.start;
+        // What peers may still hold is not for one that declares them lost.
+        let mut state = load_snapshot((data_dir, false), &identity, &log, &snapshots, rand::random())?.start;
         replay(&log, &mut state)?;
         let members = wire_members(&state.membership).into_iter().map(crate::calls::member_from_wire).collect();
         Ok(Survey { identity, dir, log, snapshots, state, members })

@@ -74,7 +74,7 @@ pub(crate) struct Loaded {
     /// Snapshots that were no good.
     set_aside: u64,
     /// The state is the empty one although the log is purged up to here: a peer must give a snapshot.
-    pub(crate) lost_before: Option<LogPos>,
+    lost_before: Option<LogPos>,
 }
 
 /// Opens the disk, or makes a node of an empty one, and loads the newest snapshot that is whole. Blocking.
@@ -104,20 +104,16 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
     }
     let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
     tell_set_aside(&set_aside);
-    let mut loaded = load_snapshot(&identity, &log, &snapshots, hash_seed)?;
-    loaded.set_aside += set_aside.len() as u64;
     let has_peers = config.peers.iter().any(|peer| peer.name != config.node_name);
-    match loaded.lost_before {
-        // A peer may have one.
-        Some(_) if has_peers && identity.cluster_id.is_some() => {}
-        Some(purged) => return Err(lost(&config.data_dir, purged)),
-        None => {}
-    }
+    let mut loaded = load_snapshot((&config.data_dir, has_peers), &identity, &log, &snapshots, hash_seed)?;
+    loaded.set_aside += set_aside.len() as u64;
     Ok(Opened { identity, data_dir, log, snapshots, loaded })
 }
 
 /// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date.
+/// Without peers to fetch one from, a log that nothing reaches is an error.
 pub(crate) fn load_snapshot(
+    (data_dir, has_peers): (&Path, bool),
     identity: &Identity,
     log: &RedbLog,
     snapshots: &SnapshotStore,
@@ -147,20 +143,20 @@ pub(crate) fn load_snapshot(
             Err(error) => bad += set_aside(snapshots, &generation, &error.to_string()).map_err(disk)?,
         }
     }
+    if let Some(purged) = purged
+        && (identity.cluster_id.is_none() || !has_peers)
+    {
+        return Err(disk(format!(
+            "{}: the log is purged up to index {}, no snapshot that reaches it is whole, and there is no peer to fetch \
+             one from. {}",
+            data_dir.display(),
+            purged.index,
+            Rejoin(data_dir)
+        )));
+    }
     let start =
         Start { index: Index::new(hash_seed), applied: None, membership_at: None, membership: Default::default() };
     Ok(Loaded { start, set_aside: bad, lost_before: purged })
-}
-
-/// The refusal of a disk that can't make its state again, and has nobody to ask.
-pub(crate) fn lost(data_dir: &Path, purged: LogPos) -> StartError {
-    disk(format!(
-        "{}: the log is purged up to index {}, no snapshot that reaches it is whole, and there is no peer to fetch one \
-         from. {}",
-        data_dir.display(),
-        purged.index,
-        Rejoin(data_dir)
-    ))
 }
 
 impl Node {

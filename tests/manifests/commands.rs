@@ -10,7 +10,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_prefixd");
 
 /// Commands that the manifests and the runbook may be ahead of the binary with. Where it has them they are held to it
 /// like all others.
-const COMING: [&str; 5] = ["backup", "member", "recover", "restore", "transfer-leader"];
+const COMING: [&str; 2] = ["backup", "restore"];
 
 /// `prefixd …` with nothing of this process's own settings.
 fn prefixd() -> Command {

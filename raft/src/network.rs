@@ -4,7 +4,7 @@
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
 use crate::record;
-use crate::room::Refusals;
+use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
 };
@@ -114,7 +114,7 @@ impl Link {
                 }
                 return Ok(response.into_inner());
             }
-            Ok(Err(status)) if status.code() == Code::ResourceExhausted => {
+            Ok(Err(status)) if room::is_refusal(&status) => {
                 return Err(failed(self.has_no_room(&status)));
             }
             Ok(Err(status)) => {

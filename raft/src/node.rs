@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     /// The log position up to which the log is purged while no snapshot of this disk is whole.
     pub(crate) lost_before: Option<LogPos>,
     pub(crate) mended: Mended,
+    /// The highest index that this life of the process knew to be committed.
+    pub(crate) committed_seen: AtomicU64,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) calls: Calls,

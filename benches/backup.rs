@@ -17,6 +17,7 @@ use std::error::Error;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tonic::transport::{Channel, Endpoint};
 
 const ENTRIES: u64 = 1_000_000;
 const MAX_BYTES_AN_ENTRY: f64 = 20.0;
@@ -88,7 +89,7 @@ fn blocks(rng: &mut StdRng, count: usize) -> Blocks {
 }
 
 /// Reports conversations until there are so many entries.
-async fn fill(client: &mut InferenceCacheClient<tonic::transport::Channel>, entries: u64) -> Result<(), Fault> {
+async fn fill(client: &mut InferenceCacheClient<Channel>, entries: u64) -> Result<(), Fault> {
     let mut rng = StdRng::seed_from_u64(4);
     let prompts: Vec<Blocks> = (0..PROMPTS)
         .map(|_| {
@@ -147,8 +148,8 @@ async fn bench(entries: u64) -> Result<(), Fault> {
     let dir = tempfile::tempdir()?;
     let text = |name: &str| dir.path().join(name).display().to_string();
     let served = Served::start(dir.path(), &dir.path().join("data"))?;
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.addr("grpc")))?;
-    let mut client = InferenceCacheClient::new(endpoint.connect().await?);
+    let channel = Endpoint::from_shared(format!("http://{}", served.addr("grpc")))?.connect().await?;
+    let mut client = InferenceCacheClient::new(channel);
     let began = Instant::now();
     fill(&mut client, entries).await?;
     println!("filled in {:.1} s", began.elapsed().as_secs_f64());

@@ -142,15 +142,16 @@ async fn purge(inner: &Inner) {
 async fn watch(inner: Arc<Inner>) {
     let mut ticker = ticker(TICK);
     let mut leader = None;
+    let mut ended_before = false;
     while ticked(&inner, &mut ticker).await {
         if let Some((me, raft)) = inner.member() {
             let metrics = raft.metrics().borrow_watched().clone();
-            // One that ended on a full disk begins anew.
-            if let Err(fatal) = &metrics.running_state
-                && !inner.room.is_reopening()
-            {
+            // One that ended on a full disk begins anew; a second look makes sure that it wasn't that one.
+            let ended = metrics.running_state.as_ref().err().filter(|_| !inner.room.is_reopening());
+            if let Some(fatal) = ended.filter(|_| ended_before) {
                 inner.fail(format!("Raft has ended: {fatal}"));
             }
+            ended_before = ended.is_some();
             if metrics.current_leader != leader && metrics.current_leader.is_some() {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);

@@ -27,11 +27,14 @@ const BACKUP_NAME: &str = "backup.pfbk";
 /// The digest of the state in the backup of version 1.
 const BACKUP_DIGEST: u128 = 0x7e55_d26b_4fb9_8732_d8de_2017_f3ee_bae4;
 
+/// Whether bytes are read as what this release writes.
+type Reads = Box<dyn Fn(&[u8]) -> bool>;
+
 /// One form: what this release writes, and whether bytes are read as the same.
 struct Form {
     name: String,
     bytes: Vec<u8>,
-    reads: Box<dyn Fn(&[u8]) -> bool>,
+    reads: Reads,
 }
 
 fn form(name: impl Into<String>, bytes: Vec<u8>, reads: impl Fn(&[u8]) -> bool + 'static) -> Form {

@@ -4,7 +4,7 @@
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
 use crate::record;
-use crate::room::Refusals;
+use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
 };
@@ -18,7 +18,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
 use prefixd_storage::SnapshotStore;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,8 +62,9 @@ pub(crate) struct Network {
     pub(crate) dialer: Arc<Dialer>,
     /// The limit of an append that carries entries; heartbeats have openraft's own.
     pub(crate) append_timeout: Duration,
-    /// Peers that did not answer last time: said once when it begins and once when it ends.
-    pub(crate) silent: Arc<Mutex<BTreeSet<u64>>>,
+    /// Peers that did not answer last time, and whether they refused to: said once when it begins, once when silence
+    /// turns into a refusal, which is for an operator to resolve, and once when it ends.
+    pub(crate) silent: Arc<Mutex<BTreeMap<u64, bool>>>,
     /// Peers that refuse entries for want of room; likewise said once.
     pub(crate) refusals: Arc<Refusals>,
     /// Where a snapshot that can't be sent is set aside.
@@ -105,20 +106,26 @@ impl Link {
         let failed = |why: String| {
             Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
         };
+        let mut is_refusal = false;
         let why = match tokio::time::timeout(limit, call).await {
             Ok(Ok(response)) => {
-                if self.silent().remove(&self.target) {
+                if self.silent().remove(&self.target).is_some() {
                     tracing::info!(peer = self.node.name, "the peer answers again");
                 }
                 return Ok(response.into_inner());
             }
-            Ok(Err(status)) if status.code() == Code::ResourceExhausted => {
+            Ok(Err(status)) if room::is_refusal(&status) => {
                 return Err(failed(self.has_no_room(&status)));
             }
-            Ok(Err(status)) => format!("{:?} {}", status.code(), status.message()),
+            Ok(Err(status)) => {
+                is_refusal = status.code() == Code::FailedPrecondition;
+                format!("{:?} {}", status.code(), status.message())
+            }
             Err(_) => format!("no answer within {limit:?}"),
         };
-        if self.silent().insert(self.target) {
+        let said = self.silent().get(&self.target).copied();
+        if said.is_none_or(|refused| is_refusal && !refused) {
+            self.silent().insert(self.target, is_refusal);
             tracing::warn!(
                 peer = self.node.name,
                 call = what,
@@ -147,7 +154,7 @@ impl Link {
         }
     }
 
-    fn silent(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
         self.network.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Inner {
     /// The log position up to which the log is purged while no snapshot of this disk is whole.
     pub(crate) lost_before: Option<LogPos>,
     pub(crate) mended: Mended,
+    /// The highest index that this life of the process knew to be committed.
+    pub(crate) committed_seen: AtomicU64,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) calls: Calls,
@@ -205,7 +207,11 @@ impl Inner {
     }
 
     pub(crate) fn snapshot_index(&self) -> u64 {
-        self.snapshots.latest().and_then(|generation| generation.manifest().last).map_or(0, |pos| pos.index)
+        // One that was received lies on the disk before it is the state.
+        let applied = self.core.published.summary().applied.map_or(0, |pos| pos.index);
+        let generations = self.snapshots.generations();
+        let indexes = generations.iter().filter_map(|generation| Some(generation.manifest().last?.index));
+        indexes.filter(|index| *index <= applied).max().unwrap_or(0)
     }
 
     /// The index of the older of two kept generations; `None` while there is only one, so that it is never alone.
@@ -247,8 +253,9 @@ impl Node {
         &self,
         deltas: Vec<Delta>,
     ) -> impl Future<Output = Result<u64, SubmitError>> + Send + 'static + use<> {
+        let refusal = self.inner.exile().map(SubmitError::Unavailable).or_else(|| self.inner.no_room());
         let lanes = self.inner.lanes.get().filter(|_| !self.inner.stopping.is_cancelled());
-        let entered = match (lanes, self.inner.no_room()) {
+        let entered = match (lanes, refusal) {
             (Some(lanes), None) => Ok(lanes.submit(deltas)),
             (Some(_), Some(refusal)) => Err(refusal),
             (None, _) => Err(SubmitError::Unavailable("this node is stopping".into())),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 /// Between looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,26 +16,29 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// Looks until the node stops.
+    /// Looks until the node stops: whenever no leader has been heard for an election timeout, and from the start on, so
+    /// that a disk of another cluster is never ready among strangers.
     pub(crate) async fn watch_for_exile(self: Arc<Self>) {
         let mut ticker = tokio::time::interval(INTERVAL);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let patience = self.config.timing.election_max * 2;
-        let mut began = None;
         while self.stopping.run_until_cancelled(ticker.tick()).await.is_some() {
             let Some((me, _)) = self.member() else { continue };
-            let began = *began.get_or_insert_with(Instant::now);
-            let heard = self.heard().at.unwrap_or(began);
-            if self.is_leader() || self.heard().at.is_some_and(|at| at.elapsed() < patience) {
+            let is_led = self.heard().at.is_some_and(|at| at.elapsed() < self.config.timing.election_max);
+            if is_led || self.is_leader() {
                 self.cast_out(None);
-            } else if heard.elapsed() >= patience {
-                let seen = self.sightings().await;
-                let why = cast_out(&self.config.node_name, me.cluster_id, me.node_id, &seen);
-                if !seen.is_empty() {
-                    self.cast_out(why);
-                }
+                continue;
+            }
+            let seen = self.sightings().await;
+            // Whom nobody answers has learnt nothing.
+            if !seen.is_empty() {
+                self.cast_out(cast_out(&self.config.node_name, me.cluster_id, me.node_id, &seen));
             }
         }
+    }
+
+    /// Why this disk is no member any more, if it was told so.
+    pub(crate) fn exile(&self) -> Option<String> {
+        self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes why this disk is no member any more, or that it is one; says so when that is news.

@@ -61,7 +61,7 @@ impl Inner {
             let reopening = self.room.is_reopening() && self.identity.get().is_some();
             return if reopening { self.readiness() } else { (false, self.waiting_for()) };
         };
-        if let Some(why) = self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        if let Some(why) = self.exile() {
             return (false, why);
         }
         let (leads, learner, own_commit) = {

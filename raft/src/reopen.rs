@@ -137,7 +137,10 @@ fn catch_up(store: &RedbLog, unsaved: Vec<LogRecord>, applied: LogPos) -> Result
         }
     };
     match found {
-        Some(pos) if pos == applied => Ok(()),
+        Some(pos) if pos == applied => {
+            store.save_committed(Some(applied));
+            Ok(())
+        }
         other => Err(NotOpened::Final(format!(
             "the log was opened anew, but it holds {other:?} where {applied:?} was applied; the next start brings the \
              two together"

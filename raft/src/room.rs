@@ -14,10 +14,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
 
 /// What counts as one segment of the log, which has none: the largest record that it takes. One is being written when
 /// the room is found short, and one may have been let in before that was noticed.
 const LOG_SEGMENT_BYTES: u64 = 64 << 20;
+/// The mark of a refusal for want of room.
+const NO_ROOM: &str = "prefixd-no-room";
 /// A peer that refused entries this long ago and not since is no longer counted as short of room.
 const REFUSAL_LASTS: Duration = Duration::from_secs(3);
 
@@ -166,6 +170,19 @@ impl Room {
     }
 }
 
+/// What a node whose disk is short answers to a peer that would have it write. The transport has refusals of its own
+/// under the same code, so this one is marked.
+pub(crate) fn refusal(why: &str) -> Status {
+    let mut status = Status::resource_exhausted(why);
+    status.metadata_mut().insert(NO_ROOM, MetadataValue::from_static("1"));
+    status
+}
+
+/// Whether a peer answered that.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted && status.metadata().contains_key(NO_ROOM)
+}
+
 /// Which peers refused log entries for want of room, and when they last did.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<BTreeMap<u64, Instant>>);
@@ -310,6 +327,12 @@ mod tests {
         room.opened_again(2);
         assert!(room.see(200, 100) && room.short_for().is_none());
         assert_eq!((room.condition(), room.reopenings()), (DiskCondition::Roomy, 2));
+    }
+
+    #[test]
+    fn a_refusal_for_want_of_room_can_be_told_from_others() {
+        assert!(is_refusal(&refusal("no room")));
+        assert!(!is_refusal(&Status::resource_exhausted("calm down")) && !is_refusal(&Status::unavailable("gone")));
     }
 
     #[test]

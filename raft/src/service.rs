@@ -8,6 +8,7 @@ use crate::generation;
 use crate::node::Inner;
 use crate::proposer::Refusal;
 use crate::record;
+use crate::room;
 use crate::types::{TypeConfig, pos_from_wire, vote_from_wire, wire_pos, wire_vote};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest};
 use prefixd_proto::node as wire;
@@ -72,8 +73,8 @@ impl NodeService {
 
     /// Refuses what would be written, before anything is, while the disk is short of room.
     fn has_room(&self) -> Result<(), Status> {
-        let trouble = self.0.room.trouble();
-        trouble.map_or(Ok(()), |why| Err(Status::resource_exhausted(format!("{}: {why}", self.0.config.node_name))))
+        let Some(trouble) = self.0.room.trouble() else { return Ok(()) };
+        Err(room::refusal(&format!("{}: {trouble}", self.0.config.node_name)))
     }
 }
 

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -283,6 +283,7 @@ fn assemble(
         room,
         refusals: Arc::default(),
         lost_before,
+        committed_seen: AtomicU64::default(),
         mended: Mended { set_aside: set_aside.into(), ..Mended::default() },
         snapshots: Arc::new(snapshots),
         calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone(), feature_max: config.feature_max },
@@ -409,4 +410,22 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft,
     };
     inner.judge.lock().unwrap_or_else(PoisonError::into_inner).began(limits, committed);
     Ok(raft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prefixd_storage::Failure;
+
+    #[test]
+    fn a_full_disk_is_survived_and_every_other_failure_of_the_log_ends_the_process() {
+        let kinds = [FailureKind::DiskFull, FailureKind::Io, FailureKind::Corrupt, FailureKind::Panicked];
+        for kind in kinds {
+            let told = Told { fsync: Arc::default(), failed: watch::Sender::new(None), room: Arc::new(Room::new()) };
+            let failure = Failure { kind, operation: "a sync".into(), detail: "it failed".into() };
+            log_options(&told)(7).on_fatal.into_iter().for_each(|on_fatal| on_fatal(&failure));
+            let survived = kind == FailureKind::DiskFull;
+            assert_eq!((told.room.is_reopening(), told.failed.borrow().is_none()), (survived, survived), "{kind:?}");
+        }
+    }
 }

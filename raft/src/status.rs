@@ -123,6 +123,9 @@ impl Inner {
             fill_from_raft(&mut status, &metrics, &self.dialer);
             status.quorum_margin = margin(&metrics, self.config.timing.election_max);
         }
+        // A log that was opened anew may not remember all that is known to be committed.
+        let seen = self.committed_seen.fetch_max(status.committed_index, Ordering::Relaxed);
+        status.committed_index = status.committed_index.max(seen).max(status.applied_index);
         status
     }
 }

@@ -60,17 +60,11 @@ impl Inner {
             successor = format!("{successor:016x}"),
             "this leader's disk is short of room: it hands leadership to a member that has room"
         );
-        if let Err(error) = raft.trigger().transfer_leader(successor).await {
-            tracing::warn!(%error, "leadership could not be handed over");
-            return;
-        }
-        let mut watched = raft.metrics();
-        let gone = async {
-            while watched.borrow_watched().current_leader == Some(own_id) && watched.changed().await.is_ok() {}
-        };
-        if tokio::time::timeout(self.config.timing.election_max, gone).await.is_err() {
+        let Err(why) = self.hand_over(own_id, raft, successor).await else { return };
+        tracing::warn!(why, "leadership was not taken over");
+        let now = raft.metrics().borrow_watched().clone();
+        if now.state == ServerState::Leader && now.current_term == metrics.current_term {
             // A leader that has named a successor proposes nothing for the rest of its term: it needs another one.
-            tracing::warn!("nobody took leadership over in time");
             if let Err(error) = raft.trigger().elect(false).await {
                 tracing::warn!(%error, "a new term could not be begun");
             }

@@ -4,9 +4,12 @@
 use crate::node::{Inner, Raft};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
+use std::time::Duration;
 
-/// Voters that are asked to take over, one after the other.
+/// Voters that are asked to take over, one after the other, each for an election timeout.
 const SUCCESSORS_ASKED: usize = 2;
+/// How long a change of the membership under way may take to end.
+const CHANGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Inner {
     pub(crate) async fn stop(&self) {
@@ -33,8 +36,7 @@ impl Inner {
     /// Hands leadership to the voter that has most of the log; to the next best if that one doesn't take it.
     async fn resign(&self, own_id: u64, raft: &Raft) {
         // A change that is cut in two is finished by the next leader, but not as soon.
-        let limit = self.config.timing.election_max;
-        let _one_at_a_time = tokio::time::timeout(limit, self.changing.lock()).await;
+        let _one_at_a_time = tokio::time::timeout(CHANGE_WAIT, self.changing.lock()).await;
         let mut asked = Vec::new();
         while asked.len() < SUCCESSORS_ASKED {
             let metrics = raft.metrics().borrow_watched().clone();
@@ -79,10 +81,11 @@ impl Inner {
         }
     }
 
-    /// Waits until what was taken in is committed, applied here and answered, or its time is over.
+    /// Waits until what was taken in is committed, applied here and answered. A leader does that in no time; without one
+    /// nothing would come of it.
     async fn drain(&self) {
         let Some(lanes) = self.lanes.get() else { return };
-        if tokio::time::timeout(self.config.timing.propose_timeout, lanes.drained()).await.is_err() {
+        if tokio::time::timeout(self.config.timing.election_max, lanes.drained()).await.is_err() {
             tracing::warn!("some of what was taken in is not known to be committed");
         }
     }

@@ -1,6 +1,7 @@
 //! `prefixd recover`: makes a cluster of one, with a new id, of this node's disk, for a quorum that is lost for good. It
 //! says what it sees, and changes nothing before it was told to twice: by name, and by --yes.
 
+use super::print;
 use clap::Parser;
 use prefixd_raft::membership::Outlook;
 use prefixd_raft::recover::{Holdings, Survey};
@@ -62,7 +63,7 @@ async fn recover(args: &Args, peers: &[Peer]) -> Result<bool, String> {
     let survey = blocking(move || Survey::open(&data_dir)).await?;
     let held = survey.holdings();
     if !args.json {
-        println!("{}", describe(&held));
+        print::line(&describe(&held));
     }
     let outlook = survey.outlook(&survey.ask(peers).await);
     let (why, may) = match outlook {
@@ -72,7 +73,7 @@ async fn recover(args: &Args, peers: &[Peer]) -> Result<bool, String> {
         Outlook::Lost(why) => (why, args.yes),
     };
     if !args.json {
-        println!("{why}.");
+        print::line(&format!("{why}."));
     }
     if !may {
         return Err("nothing was changed; run this again with --yes to recover this disk".into());
@@ -85,17 +86,17 @@ async fn recover(args: &Args, peers: &[Peer]) -> Result<bool, String> {
             "old_cluster_id": held.cluster_id.map(|id| format!("{id:032x}")),
             "cluster_id": format!("{:032x}", done.cluster_id), "digest": format!("{:032x}", done.digest),
         });
-        println!("{value:#}");
+        print::line(&format!("{value:#}"));
         return Ok(true);
     }
     let (name, dir) = (&held.node_name, args.data_dir.display());
-    println!(
+    print::line(&format!(
         "\nrecovered: cluster {:032x} of {name} alone, {} entries, digest {:032x}\n\
          next: prefixd serve --node-name={name} --data-dir={dir} --bootstrap=never --peers=…\n\
          then, for each other node, with an EMPTY data directory: prefixd serve --bootstrap=never --peers=… (it joins; where \
          {name}'s --peers lacks it, also: prefixd ctl member add NAME HOST:PORT)",
         done.cluster_id, done.entries, done.digest
-    );
+    ));
     Ok(true)
 }
 

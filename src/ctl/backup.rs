@@ -10,6 +10,7 @@ use prefixd_raft::backup::{self, Contents};
 use prefixd_storage::durable::sync_dir;
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::transport::Channel;
@@ -62,10 +63,10 @@ pub(super) async fn take(args: &Args, what: &Backup, node: AdminClient<Channel>)
     }
 }
 
-/// The partial file, empty, for this process alone.
+/// The partial file, empty, for this process alone and for its user's eyes: it holds every tenant's names and hashes.
 fn open(partial: &Path) -> Result<File, String> {
     let said = |error: &dyn std::fmt::Display| format!("{}: {error}", partial.display());
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(partial);
+    let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(partial);
     let file = file.map_err(|error| said(&error))?;
     file.try_lock().map_err(|_| said(&"another backup is being written to it"))?;
     file.set_len(0).map_err(|error| said(&error))?;
@@ -99,4 +100,30 @@ async fn finish(what: &Backup, partial: PathBuf, file: File) -> Result<Contents,
     });
     renamed.map_err(|error| format!("{}: {error}", what.file.display()))?;
     Ok(contents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn nothing_is_replaced_unasked_and_nobody_else_writes_or_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = |force| Backup { file: dir.path().join("b.pfbk"), force };
+        asked(false).check().unwrap();
+        std::fs::write(dir.path().join("b.pfbk"), b"older").unwrap();
+        let refused = asked(false).check().unwrap_err();
+        assert!(refused.contains("b.pfbk exists") && refused.contains("--force"), "{refused}");
+        asked(true).check().unwrap();
+        let partial = dir.path().join("b.pfbk.partial");
+        let held = open(&partial).unwrap();
+        let busy = open(&partial).unwrap_err();
+        assert!(busy.contains("another backup is being written"), "{busy}");
+        let kept = held.metadata().unwrap();
+        assert_eq!((kept.permissions().mode() & 0o777, kept.len()), (0o600, 0));
+        (&held).write_all(b"half").unwrap();
+        drop(held);
+        assert_eq!(open(&partial).unwrap().metadata().unwrap().len(), 0, "it starts over");
+    }
 }

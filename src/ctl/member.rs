@@ -2,7 +2,7 @@
 //! be asked; it passes the order on. What a change refuses, and why, is the node's to say.
 
 use super::show;
-use crate::cli::table;
+use crate::cli::{print, table};
 use clap::Subcommand;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{
@@ -43,7 +43,7 @@ pub(super) async fn run(mut node: AdminClient<Channel>, what: &Member, as_json: 
     match what {
         Member::List => {
             let list = node.list_members(ListMembersRequest { forwarded: false }).await?.into_inner();
-            println!("{}", if as_json { list_json(&list) } else { list_text(&list) });
+            print::line(&if as_json { list_json(&list) } else { list_text(&list) });
             Ok(true)
         }
         Member::Add { name, node_addr } => {
@@ -67,7 +67,7 @@ pub(super) async fn transfer(mut node: AdminClient<Channel>, to: Option<&str>, a
 
 fn told(answer: Result<Response<ChangeResponse>, Status>, as_json: bool) -> Result<bool, Status> {
     let answer = answer?.into_inner();
-    println!("{}", if as_json { change_json(&answer) } else { answer.message });
+    print::line(&if as_json { change_json(&answer) } else { answer.message });
     Ok(true)
 }
 

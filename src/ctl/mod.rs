@@ -25,7 +25,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A node port.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN", global = true)]
     admin: String,
     /// The CA of the node port, in PEM; dials with TLS.
     #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_CA", global = true)]
@@ -43,7 +43,13 @@ pub struct Args {
     #[arg(long, global = true)]
     json: bool,
     /// Give up after this many seconds; a backup, after this many without a word from the node.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=3_600),
+        global = true
+    )]
     timeout: u64,
     #[command(subcommand)]
     what: What,

@@ -288,11 +288,6 @@ impl Node {
         std::fs::remove_dir_all(&self.dir).unwrap();
     }
 
-    /// One more flag, from the next start on.
-    pub fn add_flag(&mut self, flag: &str) {
-        self.flags.push(flag.to_owned());
-    }
-
     /// How often it was started.
     pub fn starts(&self) -> u32 {
         self.starts

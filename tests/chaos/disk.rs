@@ -5,6 +5,7 @@ use crate::cluster::{Cluster, PATIENCE, rounds};
 use crate::controller::series;
 use crate::oracle::{Alive, Latencies, Producer, gateway, hash};
 use crate::small_disks::SmallDisks;
+use crate::watcher::Watcher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,8 @@ const NODES: usize = 3;
 /// A producer and a gateway on every node.
 struct Traffic {
     producers: Vec<Producer>,
+    /// None where a node may show a purged log without its snapshot for a moment.
+    watcher: Option<Watcher>,
     alive: Alive,
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
@@ -25,7 +28,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn start(cluster: &Cluster) -> Self {
+    fn start(cluster: &Cluster, is_watched: bool) -> Self {
         let alive = Alive::new(NODES);
         let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let producers: Vec<Producer> = (0..NODES).map(Producer::new).collect();
@@ -33,16 +36,11 @@ impl Traffic {
         for (i, producer) in producers.iter().enumerate() {
             let node = &cluster.nodes[i];
             reports.push(tokio::spawn(producer.clone().run(node.client(), i, alive.clone(), stop.clone())));
-            gateways.push(tokio::spawn(gateway(
-                node.client(),
-                i,
-                alive.clone(),
-                stop.clone(),
-                asked.clone(),
-                Latencies::default(),
-            )));
+            let asking = gateway(node.client(), i, alive.clone(), stop.clone(), asked.clone(), Latencies::default());
+            gateways.push(tokio::spawn(asking));
         }
-        Self { producers, alive, stop, asked, reports, gateways }
+        let watcher = is_watched.then(|| Watcher::start(cluster, &producers));
+        Self { producers, watcher, alive, stop, asked, reports, gateways }
     }
 
     /// Lookups go on: more are answered from now on.
@@ -73,10 +71,15 @@ impl Traffic {
             assert!(others.is_empty(), "neither UNAVAILABLE nor RESOURCE_EXHAUSTED: {others:?}");
         }
         cluster.assert_no_panic();
+        let watched = match self.watcher {
+            Some(watcher) => watcher.finish().await,
+            None => "not watched".into(),
+        };
         let asked = self.asked.load(Ordering::SeqCst);
         assert!(asked > 0 && chains > 0);
         println!(
-            "{chains} acknowledged chains held on {NODES} nodes at log index {index}; {asked} lookups, none failed"
+            "{chains} acknowledged chains held on {NODES} nodes at log index {index}; {asked} lookups, none failed; \
+             {watched}"
         );
     }
 }
@@ -109,7 +112,7 @@ async fn below_the_reserve_lookups_go_on_and_all_resumes_by_itself() {
     let Some(disks) = SmallDisks::mount(&mut cluster, 96) else { return };
     cluster.start_all();
     cluster.settle().await;
-    let traffic = Traffic::start(&cluster);
+    let traffic = Traffic::start(&cluster, true);
     for round in 0..rounds(1) {
         for phase in ["a follower", "the leader", "all"] {
             recovers(&mut cluster, &traffic).await;
@@ -165,7 +168,7 @@ async fn a_disk_that_is_full_all_the_same_ends_no_process() {
     let Some(disks) = SmallDisks::mount(&mut cluster, 128) else { return };
     cluster.start_all();
     cluster.settle().await;
-    let traffic = Traffic::start(&cluster);
+    let traffic = Traffic::start(&cluster, true);
     for round in 0..rounds(1) {
         for phase in ["a follower", "the leader", "all"] {
             recovers(&mut cluster, &traffic).await;
@@ -243,7 +246,7 @@ async fn a_node_whose_snapshots_are_all_damaged_comes_back_from_its_peers() {
     let mut cluster = Cluster::new(NODES as u32, &["--snapshot-log-entries=60", "--keep-log-entries=10"]);
     cluster.start_all();
     cluster.settle().await;
-    let traffic = Traffic::start(&cluster);
+    let traffic = Traffic::start(&cluster, false);
     for round in 0..rounds(1) {
         recovers(&mut cluster, &traffic).await;
         let victim = (cluster.leader().await + 1 + round as usize % 2) % NODES;
@@ -313,7 +316,7 @@ async fn a_corrupt_log_is_refused_with_the_command_that_brings_the_node_back() {
     let ran = std::process::Command::new("sh").args(["-c", words[1]]).status().unwrap();
     assert!(ran.success(), "{}", words[1]);
     let flag = words[2].split_whitespace().find(|word| word.starts_with("--")).expect("a flag");
-    cluster.nodes[victim].add_flag(flag.trim_end_matches([':', '.', ',']));
+    cluster.nodes[victim].flags.push(flag.trim_end_matches([':', '.', ',']).to_owned());
     cluster.nodes[victim].start();
     let back = cluster
         .wait_for(victim, "a voter again", |s| {

@@ -11,6 +11,7 @@ use prefixd_proto::admin as wire;
 use prefixd_storage::{BackupError, BackupHeader, BackupWriter, disk_free_bytes};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ const MAX_IDLE_WAIT: Duration = Duration::from_secs(600);
 const IDLE_POLL: Duration = Duration::from_millis(50);
 /// Longest that a receiver may take nothing.
 const MAX_STALL: Duration = Duration::from_secs(60);
-/// Room that must be free beside the file: it is not a backup's to fill a node's disk.
+/// Room that must be free beside the file and the reserve: it is not a backup's to fill a node's disk.
 const SPARE_BYTES: u64 = 64 << 20;
 /// An upper estimate of what an entry takes in the file.
 const ENTRY_BYTES: u64 = 40;
@@ -136,7 +137,8 @@ async fn begin(core: &Core, preimages: usize, send: &Sender) -> Result<Cut, Stat
 
 fn check_room(inner: &Inner) -> Result<(), Status> {
     let dir = &inner.config.data_dir;
-    let needed = inner.core.published.summary().totals.entries.saturating_mul(ENTRY_BYTES).saturating_add(SPARE_BYTES);
+    let kept = inner.room.reserve_bytes().saturating_add(SPARE_BYTES);
+    let needed = inner.core.published.summary().totals.entries.saturating_mul(ENTRY_BYTES).saturating_add(kept);
     match disk_free_bytes(dir) {
         Ok(free) if free < needed => Err(Status::resource_exhausted(format!(
             "{} has {free} bytes free, a backup passes through it and wants {needed}: take it from another node",
@@ -205,7 +207,7 @@ pub(super) fn write(
 /// A file that is gone when it is closed, whatever happens to this process. One of an earlier process that ended in
 /// between is taken over.
 fn nameless(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
     std::fs::remove_file(path)?;
     Ok(file)
 }

@@ -180,7 +180,8 @@ fn an_old_store_under_a_new_mark_is_refused() {
     fs::write(&store, old).unwrap();
     let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the log is behind its mark"), "{error}");
-    assert!(error.contains(&format!("move {} away", home.path().display())), "{error}");
+    let dir = home.path().display();
+    assert!(error.contains(&format!("`mv {dir} {dir}.refused`")), "{error}");
 }
 
 #[test]

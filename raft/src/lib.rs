@@ -6,6 +6,7 @@
 //! for the two ends of the node port, [`membership`] for who belongs to the cluster.
 
 mod admin;
+mod ambient;
 mod calls;
 mod carry;
 mod core;
@@ -40,5 +41,7 @@ pub use node::Node;
 pub use record::{decode_command, encode_command};
 pub use start::StartError;
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod suite;

@@ -5,7 +5,7 @@ use crate::core::{Core, Start};
 use crate::dial::Dialer;
 use crate::disk::StoredDisk;
 use crate::drivers;
-use crate::face::{BootstrapMode, Histogram, NodeConfig};
+use crate::face::{BootstrapMode, Histogram, NodeConfig, Timing};
 use crate::generation::SnapshotFile;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::log::RaftLog;
@@ -370,7 +370,7 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
         hash_seed,
     };
     let committed = inner.log.store().state().committed.map_or(0, |pos| pos.index);
-    let config = Arc::new(raft_config(inner).validate().map_err(|e| e.to_string())?);
+    let config = Arc::new(raft_config(&inner.config.timing).validate().map_err(|e| e.to_string())?);
     let raft =
         Raft::new(established.node_id, config, network, inner.log.clone(), machine).await.map_err(|e| e.to_string())?;
     let limits = ReadinessLimits {
@@ -382,9 +382,8 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64)
     Ok(raft)
 }
 
-fn raft_config(inner: &Inner) -> openraft::Config {
+pub(crate) fn raft_config(timing: &Timing) -> openraft::Config {
     let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    let timing = &inner.config.timing;
     openraft::Config {
         cluster_name: "prefixd".into(),
         heartbeat_interval: millis(timing.heartbeat),

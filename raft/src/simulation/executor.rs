@@ -102,9 +102,11 @@ impl Executor {
             };
             polls += 1;
             assert!(polls < STUCK_POLLS, "at {:?} time does not pass any more", now());
-            let taken = self.tasks.borrow_mut().get_mut(&id).and_then(|task| {
-                Some((task.group, task.waker.clone(), task.future.take()?))
-            });
+            let taken = self
+                .tasks
+                .borrow_mut()
+                .get_mut(&id)
+                .and_then(|task| Some((task.group, task.waker.clone(), task.future.take()?)));
             let Some((group, waker, mut future)) = taken else { continue };
             self.group.set(group);
             let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(&waker))));
@@ -227,7 +229,7 @@ pub(super) fn sleep_until(due: Duration) -> Sleep {
 }
 
 /// Ends when its time has come. It has one timer, which goes with it.
-pub(super) struct Sleep {
+pub(crate) struct Sleep {
     due: Duration,
     timer: Option<u64>,
 }

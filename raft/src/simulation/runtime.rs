@@ -21,11 +21,11 @@ use tokio::sync::oneshot;
 
 /// The runtime.
 #[derive(Debug)]
-pub(super) struct SimRuntime;
+pub(crate) struct SimRuntime;
 
 /// A moment of simulated time.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SimInstant(Duration);
+pub(crate) struct SimInstant(Duration);
 
 impl Add<Duration> for SimInstant {
     type Output = Self;
@@ -71,7 +71,7 @@ impl Instant for SimInstant {
 
 /// A task that ended without a result: its node has crashed.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(crate) struct Gone;
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,7 +80,7 @@ impl fmt::Display for Gone {
 }
 
 /// The result of a task, once there is one.
-pub(super) struct JoinHandle<T>(oneshot::Receiver<T>);
+pub(crate) struct JoinHandle<T>(oneshot::Receiver<T>);
 
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, Gone>;
@@ -92,7 +92,7 @@ impl<T> Future for JoinHandle<T> {
 
 /// The clock came first.
 #[derive(Debug)]
-pub(super) struct TooLate;
+pub(crate) struct TooLate;
 
 impl fmt::Display for TooLate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,7 +101,7 @@ impl fmt::Display for TooLate {
 }
 
 /// A future against the clock.
-pub(super) struct Timeout<F> {
+pub(crate) struct Timeout<F> {
     future: Pin<Box<F>>,
     sleep: Sleep,
 }
@@ -189,7 +189,7 @@ impl AsyncRuntime for SimRuntime {
 }
 
 /// Watches that wake their waiters in the order in which they came.
-pub(super) struct SimWatch;
+pub(crate) struct SimWatch;
 
 struct Watched<T> {
     value: RwLock<(u64, T)>,
@@ -206,7 +206,7 @@ impl<T> Watched<T> {
 }
 
 /// A look at the value.
-pub(super) struct Look<'a, T>(RwLockReadGuard<'a, (u64, T)>);
+pub(crate) struct Look<'a, T>(RwLockReadGuard<'a, (u64, T)>);
 
 impl<T> Deref for Look<'_, T> {
     type Target = T;
@@ -216,9 +216,9 @@ impl<T> Deref for Look<'_, T> {
     }
 }
 
-pub(super) struct SimSender<T>(Arc<Watched<T>>);
+pub(crate) struct SimSender<T>(Arc<Watched<T>>);
 
-pub(super) struct SimReceiver<T> {
+pub(crate) struct SimReceiver<T> {
     watched: Arc<Watched<T>>,
     seen: u64,
 }

@@ -166,9 +166,13 @@ impl ProposerTask {
             while self.may_fly(&groups, flying) {
                 let Some(group) = groups.pop_front() else { break };
                 let stamp_us = node.stamp().await;
-                if let Some(flight) = self.launch(&node, group, stamp_us, Landing(land.clone())) {
+                if let Some(flight) = self.launch(&node, group, stamp_us) {
                     flying += 1;
-                    node.spawn(flight);
+                    let landing = Landing(land.clone());
+                    node.spawn(async move {
+                        flight.await;
+                        drop(landing);
+                    });
                 }
             }
         }
@@ -204,7 +208,6 @@ impl ProposerTask {
         node: &Arc<N>,
         mut group: Group,
         stamp_us: u64,
-        landing: Landing,
     ) -> Option<impl Future<Output = ()> + Send + use<N>> {
         let given_up = group.items.extract_if(.., |item| item.reply.is_closed()).map(|item| item.bytes).sum();
         self.waiting_bytes.fetch_sub(given_up, Ordering::Relaxed);
@@ -215,7 +218,6 @@ impl ProposerTask {
         let latency = self.latency.clone();
         let node = node.clone();
         Some(async move {
-            let _landing = landing;
             let began = node.now();
             let outcome = match encoded {
                 Err(error) => Err(Refusal::Unreadable(error.to_string())),

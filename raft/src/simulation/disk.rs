@@ -168,7 +168,8 @@ impl Disk {
     pub(super) async fn write_through(&self, world: &World, change: Change) {
         if let Change::Vote(vote) = change {
             let last = self.held().promised_vote;
-            world.holds(Invariant::Vote, last.is_none_or(|last| rank(&last) <= rank(&vote)), || {
+            let rises = last.is_none_or(|last| rank(&last) <= rank(&vote)) || !world.plan.sees_disks;
+            world.holds(Invariant::Vote, rises, || {
                 format!("node {} saves {vote:?} after {last:?}", self.node)
             });
             if world.plan.plant == Plant::ForgottenVote {

@@ -214,7 +214,7 @@ impl Carrier for Member {
             if self.now() >= until {
                 return false;
             }
-            executor::sleep(Duration::from_millis(2)).await;
+            executor::sleep(Duration::from_millis(8)).await;
         }
         true
     }

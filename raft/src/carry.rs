@@ -1,11 +1,12 @@
 //! How a command gets from this node to the leader: straight into the proposer when this node leads, else by one call.
 
+use crate::ambient::Ambient;
 use crate::face::SubmitError;
 use crate::lanes::Carrier;
-use crate::node::{Inner, Raft};
-use crate::proposer::{Done, Leadership, Refusal};
+use crate::node::Inner;
+use crate::proposer::{self, Done, Leadership, Outcome, Refusal};
 use crate::record;
-use crate::types::Reply;
+use crate::types::{Proposal, Reply};
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::Command;
 use prefixd_proto::node as wire;
@@ -15,9 +16,14 @@ use tokio::time::Instant;
 /// Longest wait for a leader to appear within one try.
 const LEADER_WAIT: Duration = Duration::from_millis(200);
 
+impl Ambient for Inner {}
+
 impl Leadership for Inner {
-    fn raft(&self) -> Option<Raft> {
-        self.member().map(|(_, raft)| raft)
+    async fn write(&self, proposal: Proposal) -> Outcome {
+        match self.member() {
+            Some((_, raft)) => proposer::write(&raft, proposal).await,
+            None => Err(Refusal::NotLeader(None)),
+        }
     }
 
     async fn stamp(&self) -> u64 {

@@ -131,11 +131,14 @@ pub(crate) struct Summary {
     pub(crate) evictions: Evictions,
 }
 
+/// Microseconds of this process's monotonic clock, from any origin.
+pub(crate) type Monotonic = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// What readers see.
 pub(crate) struct Published {
     pub(crate) view: ArcSwap<View>,
     pub(crate) clock: ClusterClock,
-    started: Instant,
+    mono: Monotonic,
     applied: watch::Sender<u64>,
     summary: Mutex<Summary>,
     digests: Mutex<VecDeque<(u64, u128)>>,
@@ -144,7 +147,7 @@ pub(crate) struct Published {
 impl Published {
     /// Microseconds of this process's monotonic clock.
     pub(crate) fn mono_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+        (self.mono)()
     }
 
     /// Cluster time.
@@ -193,10 +196,31 @@ fn gone() -> io::Error {
 impl Core {
     /// Starts the thread. `on_end` is told when it ends in any way but by dropping the last [`Core`].
     pub(crate) fn start(start: Start, on_end: impl FnOnce(String) + Send + 'static) -> io::Result<Self> {
+        let started = Instant::now();
+        let mono = move || u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let (core, worker) = Self::prepare(start, Box::new(mono));
+        std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
+            let work = std::panic::AssertUnwindSafe(|| worker.run());
+            if let Err(panic) = std::panic::catch_unwind(work) {
+                let what = panic.downcast_ref::<String>().cloned();
+                let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
+            }
+        })?;
+        Ok(core)
+    }
+
+    /// The same way for another Raft.
+    pub(crate) fn in_new_life(&self) -> Self {
+        Self { life: Arc::default(), ..self.clone() }
+    }
+
+    /// The way to a worker, and the worker, which is to be run once.
+    pub(crate) fn prepare(start: Start, mono: Monotonic) -> (Self, Worker) {
         let published = Arc::new(Published {
             view: ArcSwap::from_pointee(start.index.view()),
             clock: ClusterClock::default(),
-            started: Instant::now(),
+            mono,
             applied: watch::Sender::new(start.applied.map_or(0, |pos| pos.index)),
             summary: Mutex::default(),
             digests: Mutex::default(),
@@ -204,21 +228,8 @@ impl Core {
         let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
         // What is published is true before anybody can read it: Raft asks at once what is applied, and would apply the
         // log a second time to a state that is said to be empty.
-        let worker = Worker::new(start, published.clone());
-        std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
-            let work = std::panic::AssertUnwindSafe(|| worker.run(queue));
-            if let Err(panic) = std::panic::catch_unwind(work) {
-                let what = panic.downcast_ref::<String>().cloned();
-                let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-                on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
-            }
-        })?;
-        Ok(Self { jobs, published, life: Arc::default() })
-    }
-
-    /// The same way for another Raft.
-    pub(crate) fn in_new_life(&self) -> Self {
-        Self { life: Arc::default(), ..self.clone() }
+        let worker = Worker::new(start, published.clone(), queue);
+        (Self { jobs, published, life: Arc::default() }, worker)
     }
 
     /// Applies entries in order; one reply an entry.
@@ -252,6 +263,14 @@ impl Core {
         receive.blocking_recv().map_err(|_| CutError::Gone)?
     }
 
+    /// The same for a caller that may wait but not block.
+    #[cfg(test)]
+    pub(crate) async fn slice_soon(&self, cut: &Cut, max_entries: usize) -> Result<CutSlice, CutError> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.send(Job::Slice(cut.id, max_entries, send)).await.map_err(|_| CutError::Gone)?;
+        receive.await.map_err(|_| CutError::Gone)?
+    }
+
     /// Ends the snapshot in the making, complete or not.
     pub(crate) async fn end_cut(&self, cut: &Cut) {
         // A thread that is gone has nothing to end.
@@ -273,19 +292,21 @@ fn removed(applied: &Applied) -> u64 {
     evictions.lru_cap + evictions.lfu_cap + evictions.lru_ttl + evictions.lfu_ttl + over_quota + applied.purged
 }
 
-struct Worker {
+/// What runs on the thread.
+pub(crate) struct Worker {
     state: Start,
     published: Arc<Published>,
     counters: Summary,
     /// The walk that is under way, and how many there were.
     walk: Option<u64>,
     walks: u64,
+    queue: mpsc::Receiver<Job>,
 }
 
 impl Worker {
-    fn new(state: Start, published: Arc<Published>) -> Self {
+    fn new(state: Start, published: Arc<Published>, queue: mpsc::Receiver<Job>) -> Self {
         let counters = Summary { meta_was_set: state.applied.is_some(), ..Summary::default() };
-        let worker = Self { state, published, counters, walk: None, walks: 0 };
+        let worker = Self { state, published, counters, walk: None, walks: 0, queue };
         if let Some(pos) = worker.state.applied {
             worker.remember(pos.index);
         }
@@ -293,23 +314,35 @@ impl Worker {
         worker
     }
 
-    fn run(mut self, mut queue: mpsc::Receiver<Job>) {
-        while let Some(job) = queue.blocking_recv() {
-            // Nobody may be waiting for an answer any more: that is theirs to know.
-            match job {
-                Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
-                Job::BeginCut(ask, reply) => {
-                    if reply.send(self.begin_cut(&ask)).is_err() {
-                        self.end_walk();
-                    }
+    fn run(mut self) {
+        while let Some(job) = self.queue.blocking_recv() {
+            self.work(job);
+        }
+    }
+
+    /// The same as a task, for simulations: those have one thread.
+    #[cfg(test)]
+    pub(crate) async fn run_as_task(mut self) {
+        while let Some(job) = self.queue.recv().await {
+            self.work(job);
+        }
+    }
+
+    fn work(&mut self, job: Job) {
+        // Nobody may be waiting for an answer any more: that is theirs to know.
+        match job {
+            Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
+            Job::BeginCut(ask, reply) => {
+                if reply.send(self.begin_cut(&ask)).is_err() {
+                    self.end_walk();
                 }
-                Job::Slice(id, max, reply) => reply.send(self.slice(id, max)).unwrap_or_else(drop),
-                Job::EndCut(id) if self.walk == Some(id) => self.end_walk(),
-                Job::EndCut(_) => {}
-                Job::Install(start, reply) => {
-                    self.install(*start);
-                    reply.send(()).unwrap_or_else(drop);
-                }
+            }
+            Job::Slice(id, max, reply) => reply.send(self.slice(id, max)).unwrap_or_else(drop),
+            Job::EndCut(id) if self.walk == Some(id) => self.end_walk(),
+            Job::EndCut(_) => {}
+            Job::Install(start, reply) => {
+                self.install(*start);
+                reply.send(()).unwrap_or_else(drop);
             }
         }
     }

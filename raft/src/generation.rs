@@ -43,12 +43,7 @@ impl SnapshotFile {
 
     /// What openraft wants to know of it.
     pub(crate) fn meta(&self) -> io::Result<SnapshotMeta> {
-        let manifest = self.0.manifest();
-        let (at, membership) = record::decode_members(&manifest.membership)?;
-        Ok(SnapshotMeta {
-            last_log_id: manifest.last.map(log_id),
-            last_membership: StoredMembership::new(at.map(log_id), membership),
-        })
+        meta(self.0.manifest())
     }
 
     /// All of it as chunks for the wire, read off the async workers, a few chunks ahead. One that can't be read to its
@@ -105,12 +100,46 @@ impl SnapshotFile {
 
     /// Builds the index that this snapshot holds. Blocking.
     pub(crate) fn load(&self, hash_seed: u64) -> io::Result<Index> {
-        let mut loader = Loader::new(hash_seed);
-        for record in self.0.records().map_err(invalid)? {
-            loader.push(decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
-        }
-        loader.finish(self.0.manifest().last.map_or(0, |pos| pos.index), self.0.manifest().digest).map_err(invalid)
+        load(self.0.records().map_err(invalid)?, self.0.manifest(), hash_seed)
     }
+}
+
+/// What openraft wants to know of a snapshot with this manifest.
+pub(crate) fn meta(manifest: &SnapshotManifest) -> io::Result<SnapshotMeta> {
+    let (at, membership) = record::decode_members(&manifest.membership)?;
+    Ok(SnapshotMeta {
+        last_log_id: manifest.last.map(log_id),
+        last_membership: StoredMembership::new(at.map(log_id), membership),
+    })
+}
+
+/// The index that these records make, if they make the digest that their manifest names.
+pub(crate) fn load<E: std::fmt::Display>(
+    records: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    manifest: &SnapshotManifest,
+    hash_seed: u64,
+) -> io::Result<Index> {
+    let mut loader = Loader::new(hash_seed);
+    for record in records {
+        loader.push(decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
+    }
+    loader.finish(manifest.last.map_or(0, |pos| pos.index), manifest.digest).map_err(invalid)
+}
+
+/// Refuses records that don't make the digest that their manifest names.
+pub(crate) fn check<E: std::fmt::Display>(
+    records: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    expected: u128,
+) -> io::Result<()> {
+    let mut digest = RecordDigest::default();
+    for record in records {
+        digest.push(&decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
+    }
+    let found = digest.finish();
+    if found != expected {
+        return Err(invalid(format!("the records of the snapshot make digest {found:032x}, expected {expected:032x}")));
+    }
+    Ok(())
 }
 
 /// The stream that is being sent ends short of the manifest's count, so the receiver refuses it.
@@ -158,14 +187,7 @@ pub(crate) fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
 pub(crate) fn publish(writer: SnapshotWriter, manifest: SnapshotManifest) -> io::Result<SnapshotFile> {
     let expected = manifest.digest;
     let sealed = writer.seal(manifest).map_err(invalid)?;
-    let mut digest = RecordDigest::default();
-    for record in sealed.records().map_err(invalid)? {
-        digest.push(&decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
-    }
-    let found = digest.finish();
-    if found != expected {
-        return Err(invalid(format!("the records of the snapshot make digest {found:032x}, expected {expected:032x}")));
-    }
+    check(sealed.records().map_err(invalid)?, expected)?;
     sealed.publish().map(SnapshotFile).map_err(invalid)
 }
 

@@ -3,6 +3,7 @@
 //! lost is sent again under the same number, and later batches of the lane wait behind it. That is what keeps a retry
 //! from resurrecting what was evicted in between.
 
+use crate::ambient::Ambient;
 use crate::face::SubmitError;
 use crate::proposer::{Done, Refusal};
 use prefixd_index::command::{Batch, Command};
@@ -27,7 +28,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 const DELTA_OVERHEAD_BYTES: usize = 64;
 
 /// Brings one command to the leader, wherever it is, once. It waits for a leader itself, within reason.
-pub(crate) trait Carrier: Send + Sync + 'static {
+pub(crate) trait Carrier: Ambient {
     /// One try.
     fn carry(
         &self,
@@ -90,7 +91,10 @@ impl Lanes {
                     held: None,
                 };
                 let ended = ended.clone();
-                tokio::spawn(async move { ended.run_until_cancelled(lane.run()).await });
+                carrier.spawn(async move {
+                    // Whether it was stopped or has run out of senders: it is over.
+                    let _ended = ended.run_until_cancelled(lane.run()).await;
+                });
                 send
             })
             .collect();
@@ -206,10 +210,10 @@ pub(crate) async fn carry_until<C: Carrier>(
             Err(Refusal::NotLeader(_)) => SubmitError::Unavailable("no leader took it".into()),
             Err(Refusal::Submit(error)) => error,
         };
-        if Instant::now() + pause >= until {
+        if carrier.now() + pause >= until {
             return Err(last);
         }
-        tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await;
+        carrier.sleep(pause.mul_f64(0.5 + carrier.chance())).await;
         pause = (pause * 2).min(BACKOFF.1);
     }
 }
@@ -232,7 +236,7 @@ impl<C: Carrier> Lane<C> {
             let (deltas, bytes, replies) = self.gather(first);
             self.sequence += 1;
             let batch = Batch { session: self.session, sequence: self.sequence, producer: None, deltas };
-            let until = Instant::now() + self.limits.timeout;
+            let until = self.carrier.now() + self.limits.timeout;
             let outcome =
                 carry_until(&*self.carrier, Command::Deltas(vec![batch]), bytes, until).await.map(|done| done.index);
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -267,7 +271,7 @@ impl<C: Carrier> Lane<C> {
     fn answer(&self, outcome: Result<u64, SubmitError>, until: Instant, replies: Vec<Reply>) {
         let carrier = self.carrier.clone();
         let unanswered = self.unanswered.clone();
-        tokio::spawn(async move {
+        self.carrier.spawn(async move {
             let outcome = match outcome {
                 Ok(index) if !carrier.applied(index, until).await => {
                     Err(SubmitError::Unavailable("committed, but not applied on this node in time".into()))

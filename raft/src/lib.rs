@@ -6,6 +6,7 @@
 //! for the two ends of the node port, [`membership`] for who belongs to the cluster, [`backup`] for a state as a file.
 
 mod admin;
+mod ambient;
 pub mod backup;
 mod calls;
 mod carry;
@@ -55,5 +56,7 @@ pub use start::StartError;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
 mod fixture_tests;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 pub(crate) mod suite;

@@ -1,6 +1,7 @@
 //! One life of Raft in this process: from its start over an open log until it ends. There is one at a time; a full disk
 //! ends one and begins the next over the same index (see [`crate::reopen`]). Owns how Raft is put together.
 
+use crate::face::Timing;
 use crate::machine::Machine;
 use crate::network::{Network, PeerIdentity};
 use crate::node::{Inner, Raft};
@@ -58,7 +59,7 @@ pub(crate) async fn begin(inner: &Arc<Inner>, me: Arc<PeerIdentity>) -> Result<R
         preimage_entries: inner.config.limits.snapshot_preimage_entries,
         hash_seed: inner.hash_seed,
     };
-    let config = Arc::new(config(inner).validate().map_err(|e| e.to_string())?);
+    let config = Arc::new(config(&inner.config.timing).validate().map_err(|e| e.to_string())?);
     let raft = Raft::new(me.node_id, config, network, inner.log.current(), machine).await.map_err(|e| e.to_string())?;
     inner.member.store(Some(Arc::new((me, raft.clone()))));
     Ok(raft)
@@ -79,9 +80,8 @@ pub(crate) async fn end(inner: &Inner) -> Result<(), String> {
     }
 }
 
-fn config(inner: &Inner) -> openraft::Config {
+pub(crate) fn config(timing: &Timing) -> openraft::Config {
     let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    let timing = &inner.config.timing;
     openraft::Config {
         cluster_name: "prefixd".into(),
         heartbeat_interval: millis(timing.heartbeat),

@@ -2,11 +2,11 @@
 
 use crate::core::{Committed, Core, Cut, CutError, Start, What};
 use crate::generation::{self, SnapshotFile, blocking};
-use crate::types::{Payload, StoredMembership, TypeConfig, log_id, log_pos};
+use crate::types::{Entry, Payload, Reply, StoredMembership, TypeConfig, log_id, log_pos};
 use futures::{Stream, TryStreamExt};
-use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
-use openraft::{OptionalSend, RaftSnapshotBuilder};
+use openraft::{OptionalSend, RaftSnapshotBuilder, RaftTypeConfig};
 use prefixd_storage::SnapshotStore;
 use std::io;
 use std::sync::Arc;
@@ -31,18 +31,44 @@ pub(crate) struct Machine {
     pub(crate) hash_seed: u64,
 }
 
-type Responder = openraft::storage::ApplyResponder<TypeConfig>;
-
-impl Machine {
-    async fn flush(&self, entries: &mut Vec<Committed>, waiting: &mut Vec<Option<Responder>>) -> io::Result<()> {
-        let replies = self.core.apply(std::mem::take(entries)).await?;
-        for (responder, reply) in waiting.drain(..).zip(replies) {
-            if let Some(responder) = responder {
-                responder.send(reply);
-            }
+/// Applies what Raft has committed, a job of some entries at a time, and answers who waits for it.
+pub(crate) async fn apply<C, Strm>(core: &Core, mut entries: Strm) -> io::Result<()>
+where
+    C: RaftTypeConfig<R = Reply, Entry = Entry>,
+    Strm: Stream<Item = Result<EntryResponder<C>, io::Error>> + Unpin + OptionalSend,
+{
+    let mut batch = Vec::new();
+    let mut waiting = Vec::new();
+    while let Some((entry, responder)) = entries.try_next().await? {
+        let what = match entry.payload {
+            Payload::Blank => What::Blank,
+            Payload::Normal(proposal) => What::Command(proposal),
+            Payload::Membership(membership) => What::Members(membership),
+        };
+        batch.push(Committed { pos: log_pos(&entry.log_id), what });
+        waiting.push(responder);
+        if batch.len() == APPLY_ENTRIES {
+            flush(core, &mut batch, &mut waiting).await?;
         }
-        Ok(())
     }
+    if !batch.is_empty() {
+        flush(core, &mut batch, &mut waiting).await?;
+    }
+    Ok(())
+}
+
+async fn flush<C: RaftTypeConfig<R = Reply>>(
+    core: &Core,
+    entries: &mut Vec<Committed>,
+    waiting: &mut Vec<Option<ApplyResponder<C>>>,
+) -> io::Result<()> {
+    let replies = core.apply(std::mem::take(entries)).await?;
+    for (responder, reply) in waiting.drain(..).zip(replies) {
+        if let Some(responder) = responder {
+            responder.send(reply);
+        }
+    }
+    Ok(())
 }
 
 impl RaftStateMachine<TypeConfig> for Machine {
@@ -55,28 +81,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok((summary.applied.map(log_id), membership))
     }
 
-    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
     where
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
-        let mut batch = Vec::new();
-        let mut waiting = Vec::new();
-        while let Some((entry, responder)) = entries.try_next().await? {
-            let what = match entry.payload {
-                Payload::Blank => What::Blank,
-                Payload::Normal(proposal) => What::Command(proposal),
-                Payload::Membership(membership) => What::Members(membership),
-            };
-            batch.push(Committed { pos: log_pos(&entry.log_id), what });
-            waiting.push(responder);
-            if batch.len() == APPLY_ENTRIES {
-                self.flush(&mut batch, &mut waiting).await?;
-            }
-        }
-        if !batch.is_empty() {
-            self.flush(&mut batch, &mut waiting).await?;
-        }
-        Ok(())
+        apply(&self.core, entries).await
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {

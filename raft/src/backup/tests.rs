@@ -185,7 +185,7 @@ async fn no_flipped_byte_and_no_cut_is_restored() {
         let error = verify(&bad).expect_err("a flipped byte was taken").to_string();
         assert!(error.contains("bad.pfbk: "), "byte {at}: {error}");
     }
-    for at in (0..bytes.len()).step_by(bytes.len() / 40 + 1) {
+    for at in (0..bytes.len()).step_by(bytes.len() / 12 + 1) {
         let mut flipped = bytes.clone();
         flipped[at] ^= 1;
         for (what, content) in [("flipped", flipped.as_slice()), ("cut", &bytes[..at])] {

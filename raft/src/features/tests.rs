@@ -55,6 +55,11 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+/// Ends a node and lets go of it: its disk is locked as long as there is one.
+async fn stopped(node: Option<Node>) {
+    node.unwrap().stop().await;
+}
+
 fn all_ready(nodes: &[Node]) -> bool {
     nodes.iter().all(|node| node.readiness().0) && nodes.iter().any(Node::leads)
 }
@@ -92,8 +97,8 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
     assert_eq!(nodes.iter().map(level).collect::<Vec<_>>(), [1, 1, 1]);
 
     // It comes back as a release that reads the second form too; nobody has to say anything.
-    nodes[2].stop().await;
-    nodes[2] = places[2].start(None, 2).await;
+    stopped(nodes.pop()).await;
+    nodes.push(places[2].start(None, 2).await);
     eventually("the level that all read", || nodes.iter().all(|node| level(node) == 2)).await;
 
     // A release from before can't come in any more, nor can it come back.
@@ -103,8 +108,8 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
     let request = wire::JoinRequest { member: Some(member), feature_max: 1, cluster_id, promotion: false };
     let answer = leader.inner.answer_join(request).await;
     assert!(answer.reason.contains("feature level 2, the joining release reads up to 1"), "{answer:?}");
-    nodes[2].stop().await;
-    nodes[2] = places[2].start(None, 1).await;
+    stopped(nodes.pop()).await;
+    nodes.push(places[2].start(None, 1).await);
     let why = tokio::time::timeout(PATIENCE, nodes[2].failed()).await.unwrap();
     assert!(why.contains("feature level 2") && why.contains("reads up to 1"), "{why}");
     for node in &nodes {

@@ -23,8 +23,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long calls under way may take to end once the node has stopped.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long calls under way may take to end once the node has stopped, and traces to be sent after them.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the shell says of a process that a signal ended.
 const EXIT_SECOND_SIGNAL: i32 = 130;
 

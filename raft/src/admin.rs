@@ -1,5 +1,6 @@
 //! What operators may ask of a node, on the node port.
 
+use crate::backup;
 use crate::face::{MemberStatus, SubmitError};
 use crate::node::Node;
 use crate::operate::Ask;
@@ -23,6 +24,8 @@ pub(crate) fn server(node: Node) -> AdminServer<AdminService> {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
+    type BackupStream = backup::take::Parts;
+
     async fn status(&self, _request: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
         let status = self.0.status();
         let totals = self.0.totals();
@@ -133,6 +136,10 @@ impl Admin for AdminService {
         let to = Some(to).filter(|to| !to.is_empty());
         self.0.inner.give_order(Ask::HandOver(to), forwarded).await.map(Response::new)
     }
+
+    async fn backup(&self, _request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        self.0.inner.take_backup().map(Response::new)
+    }
 }
 
 type Changed = Result<Response<wire::ChangeResponse>, Status>;
@@ -152,7 +159,7 @@ pub(crate) fn member_to_wire(member: &MemberStatus) -> wire::MemberStatus {
 
 fn status_of(error: SubmitError) -> Status {
     match error {
-        SubmitError::QueueFull(_) => Status::resource_exhausted(error.to_string()),
+        SubmitError::QueueFull(_) | SubmitError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         SubmitError::Unavailable(_) => Status::unavailable(error.to_string()),
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const LEADER_WAIT: Duration = Duration::from_millis(200);
 
 impl Leadership for Inner {
-    fn raft(&self) -> Option<&Raft> {
+    fn raft(&self) -> Option<Raft> {
         self.member().map(|(_, raft)| raft)
     }
 
@@ -28,8 +28,7 @@ impl Leadership for Inner {
 impl Carrier for Inner {
     async fn carry(&self, command: Command, bytes: usize, until: Instant) -> Result<Done, Refusal> {
         let Some((me, raft)) = self.member() else {
-            let why = format!("this node belongs to no cluster yet: {}", self.readiness().1);
-            return Err(Refusal::Submit(SubmitError::Unavailable(why)));
+            return Err(Refusal::Submit(SubmitError::Unavailable(self.no_raft())));
         };
         let mut watched = raft.metrics();
         let known = watched.borrow_watched().current_leader;
@@ -45,9 +44,7 @@ impl Carrier for Inner {
             return self.forward(leader, &command, until).await;
         }
         let unavailable = || Refusal::Submit(SubmitError::Unavailable("no quorum took it in time".into()));
-        tokio::time::timeout_at(until, self.proposer.propose(command, bytes))
-            .await
-            .unwrap_or_else(|_| Err(unavailable()))
+        tokio::time::timeout_at(until, self.propose_here(command, bytes)).await.unwrap_or_else(|_| Err(unavailable()))
     }
 
     async fn applied(&self, index: u64, until: Instant) -> bool {
@@ -93,6 +90,7 @@ impl Inner {
             Outcome::NotLeader | Outcome::Unspecified => Err(Refusal::NotLeader(response.leader)),
             Outcome::QueueFull => Err(Refusal::Submit(SubmitError::QueueFull(response.reason))),
             Outcome::Unavailable => Err(unavailable(response.reason)),
+            Outcome::NoRoom => Err(Refusal::Submit(SubmitError::NoRoom(response.reason))),
             Outcome::Refused => Err(Refusal::Unreadable(response.reason)),
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::membership::features::beyond;
 use crate::node::Inner;
+use crate::{reopen, step_aside};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
@@ -25,18 +26,21 @@ pub(crate) fn start(inner: Arc<Inner>) {
     tokio::spawn(lead(inner.clone()));
     tokio::spawn(compact(inner.clone()));
     tokio::spawn(inner.clone().watch_for_exile());
+    tokio::spawn(step_aside::watch_room(inner.clone()));
+    tokio::spawn(step_aside::run(inner.clone()));
+    tokio::spawn(reopen::run(inner.clone()));
     tokio::spawn(watch(inner));
 }
 
 /// Sleeps a tick; false when the node stops.
-async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
+pub(crate) async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
     tokio::select! {
         _ = ticker.tick() => true,
         () = inner.stopping.cancelled() => false,
     }
 }
 
-fn ticker(period: Duration) -> tokio::time::Interval {
+pub(crate) fn ticker(period: Duration) -> tokio::time::Interval {
     let mut ticker = tokio::time::interval(period);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticker
@@ -138,12 +142,16 @@ async fn purge(inner: &Inner) {
 async fn watch(inner: Arc<Inner>) {
     let mut ticker = ticker(TICK);
     let mut leader = None;
+    let mut ended_before = false;
     while ticked(&inner, &mut ticker).await {
         if let Some((me, raft)) = inner.member() {
             let metrics = raft.metrics().borrow_watched().clone();
-            if let Err(fatal) = &metrics.running_state {
+            // One that ended on a full disk begins anew; a second look makes sure that it wasn't that one.
+            let ended = metrics.running_state.as_ref().err().filter(|_| !inner.room.is_reopening());
+            if let Some(fatal) = ended.filter(|_| ended_before) {
                 inner.fail(format!("Raft has ended: {fatal}"));
             }
+            ended_before = ended.is_some();
             if metrics.current_leader != leader && metrics.current_leader.is_some() {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);

@@ -201,6 +201,8 @@ pub(crate) async fn carry_until<C: Carrier>(
         let last = match carrier.carry(command.clone(), bytes, until).await {
             Ok(done) => return Ok(done),
             Err(Refusal::Unreadable(reason)) => return Err(SubmitError::Unavailable(reason)),
+            // Nothing that another try would change: whoever called is told now, and may ask another node.
+            Err(Refusal::Submit(error @ SubmitError::NoRoom(_))) => return Err(error),
             Err(Refusal::NotLeader(_)) => SubmitError::Unavailable("no leader took it".into()),
             Err(Refusal::Submit(error)) => error,
         };

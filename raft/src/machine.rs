@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Entries that go to the index thread in one job.
 const APPLY_ENTRIES: usize = 64;
 /// Entries of the index that one slice of a snapshot walks.
-const SLICE_ENTRIES: usize = 4_096;
+pub(crate) const SLICE_ENTRIES: usize = 4_096;
 /// Pause before a snapshot that was overtaken by changes is begun anew.
-const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
 /// Pause before a snapshot that could not be written is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -117,6 +117,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
+fn ended() -> io::Error {
+    io::Error::other("this Raft has ended")
+}
+
 /// Writes one snapshot beside apply.
 pub(crate) struct Builder {
     machine: Machine,
@@ -128,10 +132,13 @@ impl Builder {
     fn write(machine: &Machine, cut: &Cut) -> io::Result<Option<SnapshotFile>> {
         let mut writer = machine.snapshots.begin().map_err(io::Error::other)?;
         loop {
-            let slice = match machine.core.slice(SLICE_ENTRIES) {
+            if machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
+            let slice = match machine.core.slice(cut, SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
-                Err(CutError::NotBegun) => return Err(io::Error::other("the snapshot in the making was ended")),
+                Err(CutError::Ended) => return Err(io::Error::other("the snapshot in the making was ended")),
                 Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
             };
             for record in &slice.records {
@@ -143,6 +150,14 @@ impl Builder {
         }
         let manifest = generation::manifest(machine.cluster_id, cut, writer.records())?;
         generation::publish(writer, manifest).map(Some)
+    }
+}
+
+impl Builder {
+    /// Waits, unless Raft ends meanwhile.
+    async fn pause(&self, pause: Duration) -> io::Result<()> {
+        let life = &self.machine.core.life;
+        life.run_until_cancelled(tokio::time::sleep(pause)).await.ok_or_else(ended)
     }
 }
 
@@ -159,7 +174,10 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             };
             let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
-            self.machine.core.end_cut().await;
+            self.machine.core.end_cut(&begun).await;
+            if self.machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
             match written {
                 Ok(Some(snapshot)) => {
                     tracing::info!(index = begun.at.map(|pos| pos.index), bytes = snapshot.bytes(), "wrote a snapshot");
@@ -168,12 +186,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 Ok(None) => {
                     preimage_entries = preimage_entries.saturating_mul(2);
                     tracing::warn!(preimage_entries, "too much changed while a snapshot was written; trying again");
-                    tokio::time::sleep(OVERTAKEN_PAUSE).await;
+                    self.pause(OVERTAKEN_PAUSE).await?;
                 }
                 // The log is intact, so this node goes on; it only can't purge until a snapshot succeeds.
                 Err(error) => {
                     tracing::error!(%error, "a snapshot could not be written; trying again");
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    self.pause(RETRY_PAUSE).await?;
                 }
             }
         }

@@ -69,7 +69,7 @@ impl Inner {
             Decision::Refuse(why) => Err(Miss::Told(Status::failed_precondition(why))),
             Decision::Busy(why) => Err(Miss::Busy(why)),
             Decision::HandOver(to) => {
-                let leader = self.hand_over(me.node_id, raft, to).await.map_err(Miss::Unclear)?;
+                let leader = self.hand_over(me.node_id, &raft, to).await.map_err(Miss::Unclear)?;
                 match ask {
                     Ask::HandOver(_) => {
                         let message = format!("{} leads now", named(&members, leader));

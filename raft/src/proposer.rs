@@ -48,7 +48,7 @@ struct Item {
 /// What the task needs of the node.
 pub(crate) trait Leadership: Send + Sync + 'static {
     /// The running Raft.
-    fn raft(&self) -> Option<&crate::node::Raft>;
+    fn raft(&self) -> Option<crate::node::Raft>;
     /// The stamp of a command proposed now. Awaits the clock check that follows an election.
     fn stamp(&self) -> impl Future<Output = u64> + Send;
 }

@@ -10,9 +10,10 @@ use crate::core::{Cut, Start};
 use crate::dial::Dialer;
 use crate::face::Peer;
 use crate::generation;
+use crate::generation::{set_aside, tell_set_aside};
 use crate::membership::{Member, Outlook, Sign, outlook};
 use crate::record::{self, FEATURE_MAX};
-use crate::start::{StartError, disk, load_snapshot, set_aside};
+use crate::start::{StartError, disk, load_snapshot};
 use crate::types::{MemberNode, Membership, Payload, wire_members};
 use prefixd_storage::{DataDir, Identity, LogOptions, LogPos, LogStore, Promise, RedbLog, SnapshotStore, Vote};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,10 +91,9 @@ impl Survey {
         })?;
         let (identity, log) = dir.load(LogOptions::new).map_err(disk)?;
         let (snapshots, bad) = SnapshotStore::open(&dir.snapshots_path()).map_err(disk)?;
-        for bad in bad {
-            tracing::warn!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
-        }
-        let mut state = load_snapshot(data_dir, &identity, &log, &snapshots, rand::random())?;
+        tell_set_aside(&bad);
+        // What peers may still hold is not for one that declares them lost.
+        let mut state = load_snapshot((data_dir, false), &identity, &log, &snapshots, rand::random())?.start;
         replay(&log, &mut state)?;
         let members = wire_members(&state.membership).into_iter().map(crate::calls::member_from_wire).collect();
         Ok(Survey { identity, dir, log, snapshots, state, members })
@@ -167,7 +167,7 @@ impl Survey {
         let addr = self.members.iter().find(|member| member.node_id == id).map(|member| member.addr.clone());
         let node = MemberNode { name, addr: addr.unwrap_or_default() };
         let membership = Membership::new(vec![BTreeSet::from([id])], BTreeMap::from([(id, node)])).map_err(disk)?;
-        let info = self.state.index.begin_snapshot(usize::MAX);
+        let cut = Cut::at_rest(&mut self.state.index, at, membership);
         let mut writer = self.snapshots.begin().map_err(disk)?;
         loop {
             let slice = self.state.index.snapshot_slice(SLICE_ENTRIES).map_err(disk)?;
@@ -179,7 +179,6 @@ impl Survey {
             }
         }
         self.state.index.abort_snapshot();
-        let cut = Cut { at: Some(at), membership_at: Some(at), membership, digest: info.digest, time_us: info.time_us };
         let manifest = generation::manifest(cluster_id, &cut, writer.records()).map_err(disk)?;
         generation::publish(writer, manifest).map_err(disk)?;
         Ok(at)
@@ -201,7 +200,7 @@ impl Survey {
         self.log.save_committed(Some(at));
         self.log.close().map_err(disk)?;
         for old in self.snapshots.generations().into_iter().skip(1) {
-            set_aside(&self.snapshots, &old, "it belongs to the cluster before the recovery")?;
+            set_aside(&self.snapshots, &old, "it belongs to the cluster before the recovery").map_err(disk)?;
         }
         Ok(())
     }

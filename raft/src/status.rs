@@ -2,6 +2,7 @@
 
 use crate::dial::Dialer;
 use crate::face::{MemberStatus, NodeStatus, Role};
+use crate::margin::quorum_margin;
 use crate::membership::Promise;
 use crate::node::{Inner, wall_us};
 use crate::types::{TypeConfig, wire_members};
@@ -45,6 +46,7 @@ impl Inner {
             incarnation: self.incarnation,
             cluster_time_us: self.core.published.now_us(),
             ready: self.readiness().0,
+            short_of_room: self.room.trouble().is_some(),
         }
     }
 
@@ -74,7 +76,10 @@ impl Inner {
         let summary = self.core.published.summary();
         let metrics = self.metrics();
         let state = self.log.store().state();
-        let (ready, unready_reason) = self.readiness();
+        let (ready, mut unready_reason) = self.readiness();
+        if ready && let Some(trouble) = self.room.trouble() {
+            unready_reason = trouble;
+        }
         let wall = wall_us();
         let now = self.core.published.now_us();
         let latest = self.snapshots.latest();
@@ -104,6 +109,11 @@ impl Inner {
             feature_level: summary.meta.feature_level,
             queue_bytes: self.lanes.get().map_or(0, |lanes| lanes.waiting_bytes() as u64),
             disk_free_bytes: prefixd_storage::disk_free_bytes(&self.config.data_dir).unwrap_or(0),
+            disk_reserve_bytes: self.room.reserve_bytes(),
+            disk_condition: self.room.condition(),
+            log_reopenings: self.room.reopenings(),
+            snapshots_set_aside: self.mended.set_aside.load(Ordering::Relaxed),
+            snapshots_fetched: self.mended.fetched.load(Ordering::Relaxed),
             sweeps: summary.sweeps,
             audit_mismatches: summary.audit_mismatches,
             duplicate_batches: summary.duplicate_batches,
@@ -111,7 +121,11 @@ impl Inner {
         };
         if let Some(metrics) = metrics {
             fill_from_raft(&mut status, &metrics, &self.dialer);
+            status.quorum_margin = margin(&metrics, self.config.timing.election_max);
         }
+        // A log that was opened anew may not remember all that is known to be committed.
+        let seen = self.committed_seen.fetch_max(status.committed_index, Ordering::Relaxed);
+        status.committed_index = status.committed_index.max(seen).max(status.applied_index);
         status
     }
 }
@@ -162,4 +176,13 @@ fn heard_ms(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
     }
     let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
     Some(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How many more voters may be lost, as the leader knows.
+fn margin(metrics: &RaftMetrics<TypeConfig>, silence: Duration) -> Option<i64> {
+    if metrics.state != ServerState::Leader {
+        return None;
+    }
+    let is_heard = |id| heard_ms(metrics, id).is_some_and(|ms| u128::from(ms) <= silence.as_millis());
+    quorum_margin(metrics.membership_config.membership().get_joint_config(), is_heard)
 }

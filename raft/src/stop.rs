@@ -18,7 +18,7 @@ impl Inner {
             self.stopped.cancel();
             return;
         };
-        self.resign(me.node_id, raft).await;
+        self.resign(me.node_id, &raft).await;
         self.drain().await;
         if let Err(error) = raft.shutdown().await {
             tracing::warn!(%error, "Raft did not end cleanly");

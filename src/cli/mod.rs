@@ -1,6 +1,7 @@
 //! The command line: one binary, one subcommand a purpose. Each subcommand brings its own `Args` and an async `run`
 //! that returns the exit code: 0 for success, 1 for failure, 2 for a wrong use.
 
+pub mod backup;
 pub mod bench;
 pub mod dev;
 mod input;
@@ -9,6 +10,7 @@ pub(crate) mod print;
 pub mod recover;
 pub mod replay;
 pub mod report;
+pub mod restore;
 mod scope;
 pub mod table;
 mod target;
@@ -37,6 +39,10 @@ pub enum Command {
     Ctl(ctl::Args),
     /// Make a cluster of one of this disk, after a quorum was lost for good.
     Recover(recover::Args),
+    /// Judge and describe backup files; `prefixd ctl backup` takes them.
+    Backup(backup::Args),
+    /// Make a new cluster's first data directory of a backup.
+    Restore(restore::Args),
     /// Run a cluster of real processes on this machine.
     Dev(dev::Args),
     /// Ask which replicas hold a prompt's prefix.
@@ -58,6 +64,8 @@ pub async fn run(command: Command) -> ExitCode {
         }
         Command::Ctl(args) => ctl::run(args).await,
         Command::Recover(args) => recover::run(args).await,
+        Command::Backup(args) => backup::run(args).await,
+        Command::Restore(args) => restore::run(args).await,
         Command::Dev(args) => dev::run(args).await,
         Command::Lookup(args) => lookup::run(args).await,
         Command::Report(args) => report::run(args).await,

@@ -257,6 +257,8 @@ knobs! {
         snapshot_log_entries: u64 = "20000", parse::whole(10..=1_000_000_000);
         #[doc = "Log entries kept behind a snapshot for short outages."]
         keep_log_entries: u64 = "5000", parse::whole(0..=1_000_000_000);
+        #[doc = "Free bytes of the disk below which this node takes no ingest and no log entries in, and answers lookups alone; 0 for no reserve. Default: room for one snapshot and two segments of the log (64MiB each)."]
+        disk_reserve_bytes: Option<usize> = "", parse::optional(parse::bytes(0..=MAX));
         #[doc = "Entries that may change while a snapshot is being taken, before it is given up and retried."]
         snapshot_preimage_entries: u64 = "1000000", parse::whole(1_000..=1_000_000_000);
     }

@@ -1,10 +1,12 @@
 //! `prefixd ctl`: asks one node over its node port and shows the answer to people, or as JSON to programs. It changes
 //! nothing but through the node's admin service, and it never opens a data directory.
 
+mod backup;
 mod member;
 mod policy;
 mod show;
 
+use backup::Backup;
 use clap::Subcommand;
 use member::Member;
 use policy::Policy;
@@ -40,7 +42,7 @@ pub struct Args {
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
-    /// Give up after this many seconds.
+    /// Give up after this many seconds; a backup, after this many without a word from the node.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -65,6 +67,8 @@ enum What {
     },
     /// Remove what has expired, now.
     Sweep,
+    /// Bring the state of the node, whole and at one log position, into a file.
+    Backup(Backup),
     /// Policies and quotas of tenants.
     #[command(subcommand)]
     Policy(Policy),
@@ -95,6 +99,9 @@ async fn ask(args: &Args) -> Result<bool, String> {
     if let What::Policy(Policy::Validate { file }) = &args.what {
         return policy::validate(file, args.json);
     }
+    if let What::Backup(backup) = &args.what {
+        backup.check()?;
+    }
     let mut node = connect(args).await?;
     let failed = |status: tonic::Status| failure(args, &status);
     match &args.what {
@@ -116,6 +123,7 @@ async fn ask(args: &Args) -> Result<bool, String> {
         }
         What::Member(what) => member::run(node, what, args.json).await.map_err(failed),
         What::TransferLeader { to } => member::transfer(node, to.as_deref(), args.json).await.map_err(failed),
+        What::Backup(backup) => backup::take(args, backup, node).await,
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
         What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
         What::Policy(Policy::Validate { file }) => policy::validate(file, args.json),

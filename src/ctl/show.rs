@@ -17,7 +17,7 @@ pub(super) fn status(s: &StatusResponse) -> String {
     line("cluster", if s.cluster_id.is_empty() { "none yet".into() } else { hex(&s.cluster_id) });
     line("role", format!("{}, term {}", s.role, s.term));
     line("leader", s.leader.map_or_else(|| "unknown".into(), |id| named(&s.members, id)));
-    line("ready", if s.ready { "yes".into() } else { format!("no: {}", s.unready_reason) });
+    line("ready", ready(s));
     let (last, committed, applied) = (s.last_log_index, s.committed_index, s.applied_index);
     line("log", format!("last {last}, committed {committed}, applied {applied}; {} on disk", bytes(s.log_bytes)));
     line("snapshot", snapshot(s));
@@ -30,6 +30,14 @@ pub(super) fn status(s: &StatusResponse) -> String {
     members(&mut out, s);
     out.truncate(out.trim_end().len());
     out
+}
+
+fn ready(s: &StatusResponse) -> String {
+    match (s.ready, s.unready_reason.as_str()) {
+        (true, "") => "yes".into(),
+        (true, amiss) => format!("yes, but {amiss}"),
+        (false, why) => format!("no: {why}"),
+    }
 }
 
 fn snapshot(s: &StatusResponse) -> String {

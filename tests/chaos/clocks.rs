@@ -41,30 +41,37 @@ async fn skews_show(cluster: &Cluster, offsets_s: &[i64]) {
     }
 }
 
-/// Reports to one node a chain that lives three seconds, and measures how long every node gives it.
-async fn short_life(cluster: &Cluster, chain: u64) -> Duration {
-    let producer = Producer::new(SHORT);
-    let reported = Instant::now();
-    producer.report(&mut cluster.nodes[0].client(), chain).await.unwrap();
-    let acknowledged = Instant::now();
-    assert!(producer.lost(cluster).await.is_empty() || reported.elapsed() >= SHORT_TTL, "it expired at once");
-    loop {
-        let asked = Instant::now();
-        let wrong = producer.lost(cluster).await;
-        if wrong.len() == NODES {
-            assert!(acknowledged.elapsed() < PATIENCE);
-            return acknowledged.elapsed();
+/// Reports to one node a chain that lives three seconds, and measures for how long all nodes have it: not shorter, and
+/// not much longer.
+async fn short_life(cluster: &Cluster, first_chain: u64) -> Duration {
+    for chain in first_chain..first_chain + 20 {
+        let producer = Producer::new(SHORT);
+        let reported = Instant::now();
+        if producer.report(&mut cluster.nodes[0].client(), chain).await.is_err() {
+            continue;
         }
-        // Slewed by 1%, and stamped after it was reported.
-        let least = SHORT_TTL.mul_f64(0.98);
-        assert!(
-            wrong.is_empty() || reported.elapsed() >= least,
-            "expired {:?} after {asked:?}: {wrong:?}",
-            reported.elapsed()
-        );
-        assert!(acknowledged.elapsed() < SHORT_TTL * 2 + PATIENCE / 10, "it never expires on all nodes: {wrong:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // The others apply it a moment later; on a machine that stalls, after its life.
+        let mut was_everywhere = false;
+        loop {
+            let asked = Instant::now();
+            let missing = producer.lost(cluster).await;
+            was_everywhere |= missing.is_empty();
+            if was_everywhere && !missing.is_empty() {
+                // A leader may let time pass 1% faster than it does.
+                let least = SHORT_TTL.mul_f64(0.98);
+                assert!(reported.elapsed() >= least, "expired after {:?}: {missing:?}", reported.elapsed());
+            }
+            if missing.len() == NODES && was_everywhere {
+                return asked - reported;
+            }
+            if missing.len() == NODES && reported.elapsed() > SHORT_TTL * 2 {
+                break;
+            }
+            assert!(reported.elapsed() < PATIENCE, "it never expires on all nodes: {missing:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
+    panic!("no chain was seen on all nodes\n{}", cluster.logs());
 }
 
 /// Sets one node's clock wrong, holds the cluster to its rules meanwhile, and sets it right again.
@@ -141,7 +148,7 @@ async fn wrong_clocks_expire_nothing_early_and_an_hour_off_does() {
         let jumps = [(follower, HOUR_S), (leader, -HOUR_S), (leader, HOUR_S), (follower, -HOUR_S)];
         let (first, count) = if is_long() { (0, 4) } else { (2 * (n as usize % 2), 2) };
         for (node, offset_s) in jumps.into_iter().skip(first).take(count) {
-            chain += 1;
+            chain += 20;
             lives.push(jump(&mut cluster, &load, &clocks, node, offset_s, chain).await);
         }
         // The leader dies while a survivor's clock is an hour ahead: the new one must not carry all along.

@@ -26,6 +26,8 @@ pub struct Node {
     pub name: String,
     pub host: String,
     pub dir: PathBuf,
+    /// The process whose namespaces it runs in, if not the test's.
+    pub run_in: Option<u32>,
     /// Its `--peers`; none are given when there are none.
     pub peers: Vec<String>,
     pub flags: Vec<String>,
@@ -84,6 +86,7 @@ impl Cluster {
             name: format!("n{i}"),
             host: place.host(i),
             dir: root.path().join(format!("n{i}")),
+            run_in: None,
             peers: list.iter().map(|j| format!("n{j}={}:9091", place.host(*j))).collect(),
             flags: flags.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
@@ -209,7 +212,16 @@ impl Node {
         self.starts += 1;
         std::fs::create_dir_all(&self.dir).unwrap();
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_prefixd"));
+        let mut command = match self.run_in {
+            None => Command::new(env!("CARGO_BIN_EXE_prefixd")),
+            Some(holder) => {
+                // It becomes the node, so its process id is the node's.
+                let mut command = Command::new("nsenter");
+                command.args([&format!("--target={holder}"), "--user", "--mount", "--preserve-credentials", "--"]);
+                command.arg(env!("CARGO_BIN_EXE_prefixd"));
+                command
+            }
+        };
         command.arg("serve").args(["--node-name", &self.name]).arg("--data-dir").arg(&self.dir);
         for (flag, port) in [("grpc", 9090), ("http", 8080), ("internal", 8081), ("node", 9091)] {
             command.arg(format!("--{flag}-addr={}:{port}", self.host));
@@ -276,6 +288,26 @@ impl Node {
         std::fs::remove_dir_all(&self.dir).unwrap();
     }
 
+    /// How often it was started.
+    pub fn starts(&self) -> u32 {
+        self.starts
+    }
+
+    /// Waits until the process ends of its own accord, which must be with a failure.
+    pub async fn ends_by_itself(&mut self) {
+        let began = Instant::now();
+        loop {
+            let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
+            if let Some(status) = ended {
+                assert!(!status.success(), "{} ended as if all were well", self.name);
+                self.child = None;
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{} does not end:\n{}", self.name, self.log_tail());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     fn assert_runs(&mut self) {
         let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
         assert!(ended.is_none(), "{} ended by itself ({ended:?}):\n{}", self.name, self.log_tail());
@@ -288,7 +320,8 @@ impl Node {
         answer.ok()?.ok().map(tonic::Response::into_inner)
     }
 
-    async fn digest(&self, index: u64) -> Option<Vec<u8>> {
+    /// Its digest at a log index, if it remembers it.
+    pub async fn digest(&self, index: u64) -> Option<Vec<u8>> {
         let mut client = AdminClient::new(channel(&self.host, 9091));
         let answer = client.digest(DigestRequest { index: Some(index) }).await;
         answer.ok().map(|answer| answer.into_inner().digest)

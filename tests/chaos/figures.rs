@@ -42,6 +42,10 @@ impl Figures {
         self.0.extend(more);
     }
 
+    pub fn all(self) -> Vec<Duration> {
+        self.0
+    }
+
     /// The value that this many percent don't exceed; zero of nothing.
     pub fn percentile(&self, percent: f64) -> Duration {
         let mut sorted = self.0.clone();

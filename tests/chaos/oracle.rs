@@ -92,7 +92,8 @@ impl Alive {
     }
 }
 
-fn hash(producer: usize, chain: u64, block: u64) -> Vec<u8> {
+/// The hash of one block of a chain that a producer reports.
+pub fn hash(producer: usize, chain: u64, block: u64) -> Vec<u8> {
     let mut bytes = (producer as u64).to_be_bytes().to_vec();
     bytes.extend((chain * BLOCKS + block).to_be_bytes());
     bytes

@@ -5,7 +5,7 @@
 //! - equal log index, equal digest, on all nodes and in all their lives, so also: what is committed never changes;
 //! - at most one leader a term; a disk's term never goes back;
 //! - cluster time, the committed and the applied index never go back within a life;
-//! - purged <= snapshot <= applied <= committed;
+//! - purged <= snapshot <= applied <= committed, but that a received snapshot is ahead of both for as long as it is loaded;
 //! - nobody's log tells of a panic.
 
 use crate::cluster::{Cluster, channel};
@@ -25,6 +25,8 @@ use tonic::transport::Channel;
 
 const POLL_PAUSE: Duration = Duration::from_millis(100);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a received snapshot may take to be loaded.
+const LOADING_LIMIT: Duration = Duration::from_secs(20);
 /// Chains of each producer that each node is asked for at each poll.
 const SAMPLES: usize = 3;
 /// Digests that are remembered.
@@ -76,6 +78,8 @@ struct Eye {
     counts: Arc<Counts>,
     chances: StdRng,
     last: Option<StatusResponse>,
+    /// Since when the node has a newer snapshot than it has loaded.
+    loading_since: Option<Instant>,
 }
 
 impl Watcher {
@@ -92,6 +96,7 @@ impl Watcher {
             counts: Arc::clone(&counts),
             chances: StdRng::seed_from_u64(number as u64),
             last: None,
+            loading_since: None,
         });
         let tasks = eyes.map(|eye| tokio::spawn(eye.watch(stop.clone()))).collect();
         let logs = cluster.nodes.iter().map(|node| (node.name.clone(), node.log_path())).collect();
@@ -176,6 +181,10 @@ impl Eye {
             return;
         }
         self.counts.polls.fetch_add(1, Ordering::Relaxed);
+        self.loading_since = match self.loading_since {
+            _ if status.snapshot_index <= status.applied_index => None,
+            since => since.or(Some(asked)),
+        };
         self.judge(&status);
         {
             let mut seen = self.seen.lock().unwrap();
@@ -194,7 +203,9 @@ impl Eye {
         let mut seen = self.seen.lock().unwrap();
         let (name, cluster) = (&self.name, &status.cluster_id);
         let order = [status.purged_index, status.snapshot_index, status.applied_index, status.committed_index];
-        if !order.is_sorted() {
+        let [purged, snapshot, applied, committed] = order;
+        let is_loading = self.loading_since.is_some_and(|since| since.elapsed() < LOADING_LIMIT);
+        if purged > snapshot || applied > committed || (snapshot > applied && !is_loading) {
             seen.violation(format!("{name}: purged, snapshot, applied, committed: {order:?}"));
         }
         if status.role == "leader" {

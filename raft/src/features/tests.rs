@@ -36,12 +36,14 @@ impl Place {
             };
             // The one before may be just letting go of port and disk.
             let bound = listener.take().map_or_else(|| TcpListener::bind(&self.peers[self.at].addr), Ok);
-            if let Ok(bound) = bound
-                && let Ok(node) = Node::start(config, bound).await
-            {
-                return node;
-            }
-            assert!(began.elapsed() < PATIENCE, "{} does not start", self.peers[self.at].name);
+            let why = match bound {
+                Ok(bound) => match Node::start(config, bound).await {
+                    Ok(node) => return node,
+                    Err(error) => error.to_string(),
+                },
+                Err(error) => error.to_string(),
+            };
+            assert!(began.elapsed() < PATIENCE, "{} does not start: {why}", self.peers[self.at].name);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -53,11 +55,6 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
         assert!(began.elapsed() < PATIENCE, "never: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// Ends a node and lets go of it: its disk is locked as long as there is one.
-async fn stopped(node: Option<Node>) {
-    node.unwrap().stop().await;
 }
 
 fn all_ready(nodes: &[Node]) -> bool {
@@ -97,7 +94,8 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
     assert_eq!(nodes.iter().map(level).collect::<Vec<_>>(), [1, 1, 1]);
 
     // It comes back as a release that reads the second form too; nobody has to say anything.
-    stopped(nodes.pop()).await;
+    // It holds its disk until it is dropped.
+    nodes.remove(2).stop().await;
     nodes.push(places[2].start(None, 2).await);
     eventually("the level that all read", || nodes.iter().all(|node| level(node) == 2)).await;
 
@@ -108,7 +106,8 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
     let request = wire::JoinRequest { member: Some(member), feature_max: 1, cluster_id, promotion: false };
     let answer = leader.inner.answer_join(request).await;
     assert!(answer.reason.contains("feature level 2, the joining release reads up to 1"), "{answer:?}");
-    stopped(nodes.pop()).await;
+    // It holds its disk until it is dropped.
+    nodes.remove(2).stop().await;
     nodes.push(places[2].start(None, 1).await);
     let why = tokio::time::timeout(PATIENCE, nodes[2].failed()).await.unwrap();
     assert!(why.contains("feature level 2") && why.contains("reads up to 1"), "{why}");

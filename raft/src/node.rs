@@ -90,8 +90,8 @@ pub(crate) struct Inner {
     pub(crate) judge: Mutex<crate::ready::Judge>,
     /// The highest feature level that this node proposed.
     pub(crate) level_proposed: AtomicU32,
-    /// Why this disk is no member any more, as far as it was told.
-    pub(crate) outcast: Mutex<Option<String>>,
+    /// Why this disk is no member any more, and since when it was told so.
+    pub(crate) outcast: Mutex<Option<(String, Instant)>>,
     pub(crate) failed: watch::Sender<Option<String>>,
 }
 

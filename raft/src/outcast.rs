@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 
 /// Between looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -23,9 +23,12 @@ impl Inner {
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.stopping.run_until_cancelled(ticker.tick()).await.is_some() {
             let Some((me, _)) = self.member() else { continue };
-            let is_led = self.heard().at.is_some_and(|at| at.elapsed() < self.config.timing.election_max);
-            if is_led || self.is_leader() {
-                self.cast_out(None);
+            let spoke = self.heard().at.filter(|at| at.elapsed() < self.config.timing.election_max);
+            if spoke.is_some() || self.is_leader() {
+                // What a leader said before this disk was told that it is out says nothing.
+                if self.is_leader() || self.exile_since() < spoke {
+                    self.cast_out(None);
+                }
                 continue;
             }
             let seen = self.sightings().await;
@@ -38,20 +41,24 @@ impl Inner {
 
     /// Why this disk is no member any more, if it was told so.
     pub(crate) fn exile(&self) -> Option<String> {
-        self.outcast.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.outcast.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(why, _)| why.clone())
+    }
+
+    fn exile_since(&self) -> Option<Instant> {
+        self.outcast.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(_, since)| *since)
     }
 
     /// Notes why this disk is no member any more, or that it is one; says so when that is news.
     pub(crate) fn cast_out(&self, why: Option<String>) {
         let mut known = self.outcast.lock().unwrap_or_else(PoisonError::into_inner);
-        if *known == why {
+        if known.as_ref().map(|(why, _)| why) == why.as_ref() {
             return;
         }
         match &why {
             Some(why) => tracing::error!("{why}"),
             None => tracing::info!("this disk is a member again"),
         }
-        *known = why;
+        *known = why.map(|why| (why, Instant::now()));
     }
 
     /// What all peers say of themselves that answer: those of the peer list and those of the membership.

@@ -2,10 +2,8 @@
 //! Membership stays as it is. Each step has a limit, and none of them may keep a node from ending.
 
 use crate::node::{Inner, Raft};
-use crate::types::{RaftVote, log_id};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::VoteRequest;
 use std::time::Duration;
 
 /// Voters that are asked to take over, one after the other, each for an election timeout.
@@ -79,29 +77,7 @@ impl Inner {
             Ok(Ok(leader)) if leader != own_id => Ok(leader),
             Ok(Ok(_)) => Err("this node was elected again".into()),
             Ok(Err(ended)) => Err(ended),
-            Err(_) => {
-                self.step_down(own_id, raft, successor, term).await;
-                Err(format!("nobody led within {limit:?}"))
-            }
-        }
-    }
-
-    /// A leader that has named a successor proposes nothing for the rest of its term, and as long as it is heard nobody
-    /// else stands for election. So it leaves the term, with its vote for the next one given to that successor.
-    async fn step_down(&self, own_id: u64, raft: &Raft, successor: u64, term: u64) {
-        let metrics = raft.metrics().borrow_watched().clone();
-        if metrics.current_leader != Some(own_id) || metrics.current_term != term {
-            return;
-        }
-        let last = self.log.store().state().last.map(log_id);
-        let mut ask = VoteRequest::new(RaftVote::new(term + 1, successor), last);
-        ask.leadership_transfer = true;
-        match raft.vote(ask).await {
-            Ok(answer) if answer.vote_granted => {
-                tracing::warn!(term, "the successor is silent: this node leads no more")
-            }
-            Ok(_) => tracing::warn!(term, "the successor is silent, and this node could not leave its term"),
-            Err(error) => tracing::warn!(%error, "the successor is silent, and this node could not leave its term"),
+            Err(_) => Err(format!("nobody led within {limit:?}")),
         }
     }
 

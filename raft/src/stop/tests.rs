@@ -29,9 +29,9 @@ async fn three() -> Vec<(Node, TempDir)> {
 }
 
 /// A successor that falls silent just when leadership is handed to it must not end the writes: the leader that named it
-/// proposes nothing any more in that term, and would be heard for ever.
+/// proposes nothing any more in that term, so an election has to find another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_whose_successor_is_silent_leaves_its_term() {
+async fn a_silent_successor_does_not_end_the_writes() {
     let nodes = three().await;
     let began = Instant::now();
     let leader = loop {

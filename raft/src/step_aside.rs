@@ -60,14 +60,8 @@ impl Inner {
             successor = format!("{successor:016x}"),
             "this leader's disk is short of room: it hands leadership to a member that has room"
         );
-        let Err(why) = self.hand_over(own_id, raft, successor).await else { return };
-        tracing::warn!(why, "leadership was not taken over");
-        let now = raft.metrics().borrow_watched().clone();
-        if now.state == ServerState::Leader && now.current_term == metrics.current_term {
-            // A leader that has named a successor proposes nothing for the rest of its term: it needs another one.
-            if let Err(error) = raft.trigger().elect(false).await {
-                tracing::warn!(%error, "a new term could not be begun");
-            }
+        if let Err(why) = self.hand_over(own_id, raft, successor).await {
+            tracing::warn!(why, "leadership was not taken over");
         }
     }
 

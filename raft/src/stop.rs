@@ -90,3 +90,6 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

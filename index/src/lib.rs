@@ -13,6 +13,7 @@ pub mod limits;
 pub mod lookup;
 pub mod policy;
 pub mod snapshot;
+mod store;
 pub mod view;
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 
 use super::Index;
 use super::names::Pins;
-use super::write::{Said, Spot};
+use super::write::{Spot, continues};
 use crate::applied::Applied;
 use crate::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
 use crate::limits::{MAX_CHAIN_BLOCKS, MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
-use crate::view::tables::BlockRef;
+use crate::store::Said;
 use std::sync::Arc;
 
 /// True for an id that may name something.
@@ -90,11 +90,16 @@ impl Index {
         }
         let Some(spot) = self.spot(pins, update, &entry.adapter, last.take()) else { return 0 };
         let tier = if entry.tier == 0 { 1 } else { entry.tier };
-        let blocks = entry.chain.iter().flat_map(Chain::blocks);
-        let alone = exact.map(|exact| (exact.hash.as_slice(), exact.token_count));
+        let said = Said { seen_us: last_seen_us, tier, accesses: 0 };
         let mut added = 0;
-        for (hash, tokens) in blocks.chain(alone) {
-            added += u64::from(self.upsert(pins, &spot, hash, Said { last_seen_us, tokens, tier }));
+        if let Some(chain) = &entry.chain {
+            let blocks: Vec<(&[u8], i32)> = chain.blocks().collect();
+            added += self.put(&spot, &blocks, said, None);
+        }
+        if let Some(exact) = exact {
+            let tokens = exact.token_count;
+            let before = self.members[spot.member.at].last.filter(|last| continues(last, spot.partition.at, tokens));
+            added += self.put(&spot, &[(&exact.hash, tokens)], said, before);
         }
         *last = Some(spot);
         added
@@ -119,15 +124,12 @@ impl Index {
         match &event.kind {
             EventKind::PrefixEvicted { hash, adapter } => {
                 let Some(member) = member else { return };
-                let key = BlockRef { domain: member.domain.id, hash };
-                let Some(block) = pins.tables.blocks.get(&key, &pins.blocks) else { return };
-                let named = block.groups().filter(|group| {
-                    let partition = &self.entries.partitions[group.partition_at].shared;
-                    adapter.is_empty() || *partition.adapter == **adapter
-                });
-                let slots: Vec<u32> = named.filter_map(|group| Some(group.holder(member.at)?.slot)).collect();
-                for slot in slots {
-                    self.remove_entry(pins, slot);
+                for (slab, position) in self.store.find_all(member.domain.id, hash) {
+                    let partition = self.store.partition_of(slab).and_then(|at| self.partitions.get(at));
+                    let is_named = partition.is_some_and(|p| adapter.is_empty() || *p.shared.adapter == **adapter);
+                    if is_named && self.store.span(slab, member.seat, position).is_some() {
+                        self.remove(pins, member.at, slab, (position, position + 1));
+                    }
                 }
             }
             EventKind::AllCleared => {

@@ -19,7 +19,7 @@ pub(crate) struct AgeKey {
     pub(crate) adapter: Arc<str>,
     pub(crate) hash: BlockHash,
     pub(crate) replica: Arc<str>,
-    pub(crate) slot: u32,
+    pub(crate) member: u32,
 }
 
 /// The cap's order: the access count in an LFU tenant, 0 in an LRU one, then age.
@@ -99,6 +99,17 @@ impl<K: Ages> Aging<K> {
         }
     }
 
+    /// What follows the first of all keys whose age is at least its TTL among such keys.
+    pub(crate) fn second_expired(&self, now_us: u64, default_ttl_us: u64) -> Option<&K> {
+        let mut firsts: Vec<&K> = Vec::new();
+        for (class, keys) in &self.0 {
+            let ttl_us = class.ttl_us(default_ttl_us);
+            firsts.extend(keys.iter().take(2).filter(|key| now_us.saturating_sub(key.since_us()) >= ttl_us));
+        }
+        firsts.sort_unstable();
+        firsts.get(1).copied()
+    }
+
     /// The first of all keys whose age is at least its TTL.
     pub(crate) fn first_expired(&self, now_us: u64, default_ttl_us: u64) -> Option<&K> {
         let expired = |(class, keys): (&TtlClass, &'_ BTreeSet<K>)| {
@@ -112,9 +123,9 @@ impl<K: Ages> Aging<K> {
 /// All orders.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// The first victim of each member, for the cap.
+    /// The first victim of each member, for the cap: where it stands, or before.
     pub(crate) victims: BTreeSet<VictimKey>,
-    /// The oldest entry of each member.
+    /// The oldest entry of each member, likewise.
     pub(crate) ages: Aging<AgeKey>,
     /// All stats rows.
     pub(crate) stats: Aging<StatsKey>,

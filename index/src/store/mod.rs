@@ -24,7 +24,7 @@ mod word;
 
 pub(crate) use edit::Edit;
 pub(crate) use put::{Last, Place, Said};
-pub(crate) use span::Span;
+pub(crate) use span::{SEAT_BITS, Span};
 pub(crate) use table::Shared;
 pub(crate) use watch::{SlabImage, Watch};
 
@@ -143,6 +143,11 @@ impl Store {
         Some((slab::slab_at(memory, at).number(), at.position))
     }
 
+    /// True when the hash at a position of a slab is this one.
+    pub(crate) fn is_at(&self, number: u32, position: u32, hash: &[u8]) -> bool {
+        self.slab(number).is_some_and(|slab| slab.holds(position, hash))
+    }
+
     /// Where a hash is in all partitions of a (tenant, model).
     pub(crate) fn find_all(&self, domain: u64, hash: &[u8]) -> Vec<(u32, u32)> {
         let Shared { memory, table, .. } = &*self.shared;
@@ -182,10 +187,11 @@ impl Store {
         own.take_while(move |span| span.seat == seat)
     }
 
-    /// The first entry of a seat in a slab: least used if that counts, then oldest, then the one of most tokens, then by
+    /// The first entry of a seat of a domain in a slab: least used if that counts, then oldest, then the one of most tokens, then by
     /// hash. Within a span that is its last position: what [`put`] makes one span has token counts that rise, or are
     /// equal while hashes fall.
-    pub(crate) fn first_of(&self, number: u32, seat: u32, by_use: bool) -> Option<First> {
+    pub(crate) fn first_of(&self, number: u32, (domain, seat): (u64, u32), by_use: bool) -> Option<First> {
+        self.record(number).filter(|record| record.domain == domain)?;
         let key = |span: &Span| -> Rank {
             let accesses = if by_use { span.accesses } else { 0 };
             (accesses, span.seen_us, std::cmp::Reverse(span.tokens(span.end - 1)))
@@ -214,7 +220,8 @@ impl Store {
         let slab = self.slab(number)?;
         if let [only] = slab.spans() {
             let Span { seat, .. } = span::read(only);
-            return self.first_of(number, seat, false);
+            let domain = self.record(number)?.domain;
+            return self.first_of(number, (domain, seat), false);
         }
         let spans = slab.spans().iter().map(span::read);
         let mut leads: Vec<Option<(u64, i32)>> = vec![None; slab.shape().used as usize];

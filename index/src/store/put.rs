@@ -75,7 +75,10 @@ impl Store {
     }
 
     /// Makes a seat hold blocks that are there from a position on.
-    #[expect(clippy::too_many_arguments, reason = "each is a part of what is said; a struct would be made for this call")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part of what is said; a struct would be made for this call"
+    )]
     fn cover(
         &mut self,
         number: u32,

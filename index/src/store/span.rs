@@ -49,11 +49,6 @@ impl Span {
         Self { start, end, ..*self }
     }
 
-    /// True when two spans say the same of every position, whatever their stretches.
-    pub(crate) fn says_like(&self, other: &Self) -> bool {
-        self.cut(0, 0) == other.cut(0, 0)
-    }
-
     /// The words, with a version.
     pub(crate) fn encode(&self, version: u64) -> [u64; SPAN_WORDS] {
         let place = (version << 40) | (u64::from(self.seat) << 16) | (u64::from(self.start) << 8) | u64::from(self.end);

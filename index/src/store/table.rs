@@ -75,7 +75,9 @@ impl Table {
     pub(crate) fn hash(&self, domain: u64, hash: &[u8]) -> u64 {
         let seed = fold(self.seed ^ domain, 0xd6e8_feb8_6659_fd93);
         match <[u8; 8]>::try_from(hash) {
-            Ok(bytes) => fold(fold(u64::from_le_bytes(bytes) ^ seed, 0x9e37_79b9_7f4a_7c15 ^ seed.rotate_left(32)), seed | 1),
+            Ok(bytes) => {
+                fold(fold(u64::from_le_bytes(bytes) ^ seed, 0x9e37_79b9_7f4a_7c15 ^ seed.rotate_left(32)), seed | 1)
+            }
             Err(_) => xxhash_rust::xxh3::xxh3_64_with_seed(hash, seed),
         }
     }

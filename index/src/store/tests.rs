@@ -185,7 +185,7 @@ impl Walk {
                         let entry = &self.map[&(partition, hash.clone())][&seat];
                         (if by_use { entry.accesses } else { 0 }, entry.seen_us, Reverse(entry.tokens), hash)
                     });
-                    let found = self.store.first_of(number, seat, by_use);
+                    let found = self.store.first_of(number, (5, seat), by_use);
                     let found = found.map(|First { accesses, seen_us, tokens, hash, .. }| {
                         (accesses, seen_us, Reverse(tokens), hash.as_bytes().to_vec())
                     });

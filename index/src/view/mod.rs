@@ -1,14 +1,12 @@
 //! The readers' side of the index: lookups and aggregates at any time from any thread, without a lock and without
-//! waiting for the writer. It must never change state. The tables are in `tables`, `names` and `block`; lookups are
-//! answered in `search`, over the matches of `walk`.
+//! waiting for the writer. It must never change state. Names are in `tables` and `names`, entries in the store; lookups
+//! are answered in `search`, over the matches that the store's `runs` finds.
 
-pub(crate) mod block;
 pub(crate) mod names;
 mod rows;
 mod search;
 pub(crate) mod settings;
 pub(crate) mod tables;
-mod walk;
 
 use crate::applied::Totals;
 use crate::delta::Stats;
@@ -16,9 +14,11 @@ use crate::limits::RESERVED_TENANT;
 use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use crate::policy::{PolicySet, PolicySource};
+use crate::store::runs::Match;
 use search::Search;
 pub(crate) use settings::Settings;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tables::Tables;
 
 /// A lock-free reader: cheap to clone, shared between threads, always the newest state. Each entry is seen whole; a
@@ -30,13 +30,28 @@ pub struct View {
 }
 
 /// Buffers that a thread keeps between lookups.
-#[derive(Default)]
 pub struct LookupScratch {
     fingerprints: Vec<[u8; 8]>,
-    running: Vec<walk::Match>,
-    matches: Vec<walk::Match>,
+    matches: Vec<Match>,
     ranked: Vec<search::Ranked>,
     tokens: Vec<i32>,
+    /// Where this thread marks that it is reading: threads that look for different places don't get in each other's way.
+    hint: usize,
+}
+
+/// The scratches made so far, by which each gets a place of its own. It influences no answer.
+static SCRATCHES: AtomicUsize = AtomicUsize::new(1);
+
+impl Default for LookupScratch {
+    fn default() -> Self {
+        Self {
+            fingerprints: Vec::new(),
+            matches: Vec::new(),
+            ranked: Vec::new(),
+            tokens: Vec::new(),
+            hint: SCRATCHES.fetch_add(1, Ordering::Relaxed),
+        }
+    }
 }
 
 /// GetCacheState's aggregate of one (tenant, model).

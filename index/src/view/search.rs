@@ -1,9 +1,8 @@
 //! Answers lookups from the shared tables: matching, ranking, fallbacks, in the order of the contract's steps. It
-//! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in [`super::walk`].
+//! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in the store.
 
-use super::names::{Domain, Member, Scope};
+use super::names::{Domain, Member, Roster, Scope};
 use super::tables::Tables;
-use super::walk::{Match, Place};
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
 use crate::delta::PackedHashes;
@@ -12,6 +11,7 @@ use crate::lookup::affinity::Seed;
 use crate::lookup::config::Rules;
 use crate::lookup::resolve::{Input, Resolved, resolve};
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank};
+use crate::store::runs::{Match, Sight};
 use papaya::Guard;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -48,23 +48,25 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
             return LookupAnswer::early(Reason::NoHint);
         }
         let rules = Rules::of(self.settings.policies.policies.get(self.request.tenant), self.config);
-        let LookupScratch { fingerprints, running, matches, ranked, tokens } = scratch;
+        let LookupScratch { fingerprints, matches, ranked, tokens, hint } = scratch;
         let resolved = match resolve(self.request, &rules, self.config.block_size, fingerprints) {
             Ok(resolved) => resolved,
             Err(reason) => return LookupAnswer::early(reason),
         };
-        let (names, blocks) = (self.tables.names.guard(), self.tables.blocks.guard());
+        // Pinned before the roster is read, so that its seats stay its members'.
+        let _pin = self.tables.store.readers.pin(*hint);
+        let names = self.tables.names.guard();
         let scope = self.scope(&names);
-        let mut buffers = Buffers { running, matches, ranked, tokens };
+        let mut buffers = Buffers { matches, ranked, tokens };
         let found = match gates::names_scope(self.request) {
-            true => self.find(&resolved, &rules, scope, &mut buffers, (&names, &blocks)),
+            true => self.find(&resolved, &rules, scope.as_ref(), &mut buffers, &names),
             false => Found::None,
         };
         let (reason, scores, credits) = match found {
             Found::PrefixMatch(scores, credits) => (Reason::PrefixMatch, scores, credits),
             Found::TenantHot(scores) => (Reason::TenantHot, scores, Vec::new()),
             Found::Unknown(reason) => (reason, Vec::new(), Vec::new()),
-            Found::None => match self.affinity(&resolved, &rules, scope.map(|(_, scope)| &**scope)) {
+            Found::None => match self.affinity(&resolved, &rules, scope.map(|names| &**names.scope)) {
                 Some(pick) => (Reason::AffinityHint, vec![pick], Vec::new()),
                 None => (Reason::NoHint, Vec::new(), Vec::new()),
             },
@@ -74,20 +76,22 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
 
     /// True when the exact match of `hash` finds `replica`, without gates and floors.
     pub(crate) fn matches_alone(&self, hash: &[u8], replica: &str) -> bool {
-        let (names, blocks) = (self.tables.names.guard(), self.tables.blocks.guard());
-        let place = self.scope(&names).and_then(|(domain, scope)| self.place(domain, scope, &names));
+        let _pin = self.tables.store.readers.pin(0);
+        let guard = self.tables.names.guard();
+        let names = self.scope(&guard);
+        let sight = names.as_ref().and_then(|names| Some((names, self.sight(names, &guard)?)));
         let mut matches = Vec::new();
-        place.is_some_and(|place| {
-            let holders = place.exact(self.tables, hash, &mut matches, &blocks);
-            let found = |found: &Match| holders.get(found.at as usize).is_some_and(|h| *h.member.replica == *replica);
-            matches.iter().any(found)
+        sight.is_some_and(|(names, sight)| {
+            let seated = names.roster.seated.load();
+            sight.exact(&self.tables.store, hash, &mut matches);
+            matches.iter().any(|found| seated_at(&seated, found).is_some_and(|member| *member.replica == *replica))
         })
     }
 
     /// The request's domain and scope, if they exist.
-    fn scope<'g>(&self, guard: &'g impl Guard) -> Option<(&'g Arc<Domain>, &'g Arc<Scope>)> {
-        let domain = self.tables.domain(self.request.tenant, self.request.model, guard)?;
-        Some((domain, self.tables.scope(domain.id, self.request.scheme, guard)?))
+    fn scope<'g>(&self, guard: &'g impl Guard) -> Option<Named<'g>> {
+        let (domain, roster) = self.tables.roster(self.request.tenant, self.request.model, guard)?;
+        Some(Named { domain, roster, scope: self.tables.scope(domain.id, self.request.scheme, guard)? })
     }
 
     /// Steps 5 to 8 on a fully named scope.
@@ -95,17 +99,19 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         &self,
         resolved: &Resolved<'_, B>,
         rules: &Rules,
-        scope: Option<(&Arc<Domain>, &Arc<Scope>)>,
+        names: Option<&Named<'_>>,
         buffers: &mut Buffers<'_>,
-        (names, blocks): (&impl Guard, &impl Guard),
+        guard: &impl Guard,
     ) -> Found {
-        if let Some((domain, scope)) = scope {
-            if let Some(place) = self.place(domain, scope, names) {
-                let first = buffers.walk(self.tables, &place, &resolved.input, blocks);
+        if let Some(named) = names {
+            let scope = named.scope;
+            if let Some(sight) = self.sight(named, guard) {
+                let seated = named.roster.seated.load();
+                buffers.walk(self.tables, &sight, &resolved.input);
                 let total = scope.serving.load().len();
-                self.rank(&place, first, total, !matches!(resolved.input, Input::Exact(_)), buffers);
+                self.rank(&sight, &seated, total, !matches!(resolved.input, Input::Exact(_)), buffers);
                 if !buffers.ranked.is_empty() {
-                    return self.floored(resolved, rules, first, buffers.ranked);
+                    return self.floored(resolved, rules, &seated, buffers.ranked);
                 }
             }
             if let Input::Exact(_) = resolved.input
@@ -116,25 +122,26 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
                 return if offered { Found::TenantHot(scores) } else { Found::None };
             }
         }
-        self.classify(names).map_or(Found::None, Found::Unknown)
+        self.classify(guard).map_or(Found::None, Found::Unknown)
     }
 
-    fn place(&self, domain: &Domain, scope: &Scope, guard: &impl Guard) -> Option<Place> {
-        let partition = self.tables.partition(scope.id, self.request.adapter, guard)?;
+    fn sight(&self, named: &Named<'_>, guard: &impl Guard) -> Option<Sight> {
+        let partition = self.tables.partition(named.scope.id, self.request.adapter, guard)?;
         let ttl_us = self.settings.ttl_us(self.request.tenant);
-        Some(Place { domain: domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
+        Some(Sight { domain: named.domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
     }
 
     /// Scores all matches, best first.
     fn rank(
         &self,
-        place: &Place,
-        first: &[super::block::Holder],
+        sight: &Sight,
+        seated: &[Option<Arc<Member>>],
         total: usize,
         is_chain: bool,
         buffers: &mut Buffers<'_>,
     ) {
-        let Buffers { matches, ranked, tokens, .. } = buffers;
+        let Buffers { matches, ranked, tokens } = buffers;
+        matches.retain(|found| seated_at(seated, found).is_some());
         if is_chain {
             matches.retain(|found| found.tokens > 0);
         }
@@ -147,8 +154,8 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
                 true => matches.len() - tokens.partition_point(|&tokens| tokens < found.tokens),
                 false => matches.len(),
             };
-            let fresh = rank::freshness(self.now_us, found.seen_us, place.ttl_us);
-            let pressure = first.get(found.at as usize).map_or(1.0, |held| self.pressure(&held.member, place.ttl_us));
+            let fresh = rank::freshness(self.now_us, found.seen_us, sight.ttl_us);
+            let pressure = seated_at(seated, &found).map_or(1.0, |member| self.pressure(member, sight.ttl_us));
             let score = found.tokens as f32
                 * fresh
                 * pressure
@@ -156,7 +163,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
                 * rank::distinguishing_power(matching, total);
             Ranked { score: rank::sortable(score), hit_prob: fresh, found }
         }));
-        let replica = |ranked: &Ranked| first.get(ranked.found.at as usize).map(|holder| &*holder.member.replica);
+        let replica = |ranked: &Ranked| seated_at(seated, &ranked.found).map(|member| &*member.replica);
         ranked.sort_unstable_by(|a, b| best_first(a.score, b.score).then_with(|| replica(a).cmp(&replica(b))));
     }
 
@@ -175,7 +182,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         &self,
         resolved: &Resolved<'_, B>,
         rules: &Rules,
-        first: &[super::block::Holder],
+        seated: &[Option<Arc<Member>>],
         ranked: &mut Vec<Ranked>,
     ) -> Found {
         ranked.retain(|ranked| gates::clears_matched_floor(rules, ranked.found.tokens));
@@ -187,8 +194,8 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let mut credits = Vec::new();
         let is_lfu = self.settings.is_lfu(self.request.tenant);
         for Ranked { score, hit_prob, found } in ranked.iter().copied() {
-            let Some(holder) = first.get(found.at as usize) else { continue };
-            let replica = Arc::clone(&holder.member.replica);
+            let Some(member) = seated_at(seated, &found) else { continue };
+            let replica = Arc::clone(&member.replica);
             if is_lfu {
                 credits.extend(self.credit(&resolved.input, &replica, found.depth as usize));
             }
@@ -280,33 +287,55 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 }
 
+/// The names of a request that lead to entries.
+struct Named<'g> {
+    domain: &'g Arc<Domain>,
+    roster: &'g Arc<Roster>,
+    scope: &'g Arc<Scope>,
+}
+
+/// The member behind a match, unless it is retired or newer than the roster.
+fn seated_at<'r>(seated: &'r [Option<Arc<Member>>], found: &Match) -> Option<&'r Arc<Member>> {
+    seated.get(found.seat as usize)?.as_ref()
+}
+
 /// The buffers of one lookup.
 struct Buffers<'b> {
-    running: &'b mut Vec<Match>,
     matches: &'b mut Vec<Match>,
     ranked: &'b mut Vec<Ranked>,
     tokens: &'b mut Vec<i32>,
 }
 
 impl Buffers<'_> {
-    fn walk<'g, B: AsRef<[u8]>>(
-        &mut self,
-        tables: &Tables,
-        place: &Place,
-        input: &Input<'_, B>,
-        guard: &'g impl Guard,
-    ) -> &'g [super::block::Holder] {
-        let runs = (&mut *self.running, &mut *self.matches);
+    /// Finds all matches.
+    fn walk<B: AsRef<[u8]>>(&mut self, tables: &Tables, sight: &Sight, input: &Input<'_, B>) {
+        let (store, matches) = (&tables.store, &mut *self.matches);
         match *input {
             Input::Chain { hashes, counts } => {
-                let blocks = hashes.iter().map(AsRef::as_ref).zip(counts.iter().copied());
-                place.chain(tables, blocks, runs, guard)
+                let hash = |at: usize| hashes.get(at).map_or(&[][..], AsRef::as_ref);
+                sight.chain(store, hashes.len(), hash, matches);
+                self.sum_up(counts.iter().copied());
             }
             Input::Blocks { hashes, block_tokens } => {
-                let blocks = hashes.iter().map(|hash| (hash.as_slice(), block_tokens));
-                place.chain(tables, blocks, runs, guard)
+                let hash = |at: usize| hashes.get(at).map_or(&[][..], <[u8; 8]>::as_slice);
+                sight.chain(store, hashes.len(), hash, matches);
+                self.sum_up(std::iter::repeat_n(block_tokens, hashes.len()));
             }
-            Input::Exact(hash) => place.exact(tables, hash, self.matches, guard),
+            Input::Exact(hash) => sight.exact(store, hash, matches),
+        }
+    }
+
+    /// Gives each run the tokens of its blocks: sums saturate.
+    fn sum_up(&mut self, counts: impl Iterator<Item = i32>) {
+        let longest = self.matches.iter().map(|found| found.depth).max().unwrap_or(0);
+        self.tokens.clear();
+        self.tokens.extend(counts.take(longest as usize).scan(0i32, |sum, count| {
+            *sum = sum.saturating_add(count);
+            Some(*sum)
+        }));
+        for found in self.matches.iter_mut() {
+            let last = (found.depth as usize).checked_sub(1);
+            found.tokens = last.and_then(|last| self.tokens.get(last)).copied().unwrap_or(0);
         }
     }
 }

@@ -87,8 +87,14 @@ impl Firsts {
     pub(crate) fn needs(&self, had_us: Option<u64>, seen_us: u64) -> bool {
         match had_us {
             None => true,
-            Some(had_us) => seen_us < had_us || (seen_us == had_us && self.exact_us.is_some_and(|us| seen_us <= us)),
+            Some(had_us) => seen_us < had_us || (seen_us == had_us && self.is_exact_at(seen_us)),
         }
+    }
+
+    /// True when a slab may be known to stand exactly at `seen_us` or later, so that an entry of that time may have to go
+    /// before it.
+    pub(crate) fn is_exact_at(&self, seen_us: u64) -> bool {
+        self.exact_us.is_some_and(|us| seen_us <= us)
     }
 
     /// The first entry; `ask` says where a slab really stands, if it has anything left.

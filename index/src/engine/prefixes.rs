@@ -11,9 +11,12 @@ use std::sync::Arc;
 impl Index {
     /// Notes that an edit brought entries in, or refreshed them, at `seen_us`.
     pub(crate) fn note_prefixes(&mut self, member: &Member, edit: &Edit, seen_us: u64) {
-        let may_lower = edit.born > 0 || edit.newest_us.is_none_or(|newest_us| seen_us <= newest_us);
-        if may_lower {
-            self.note_prefix(&member.domain.tenant, edit.slab, seen_us);
+        let tenant = &member.domain.tenant;
+        let Some(prefixes) = &self.tenants[tenant.at].prefixes else { return };
+        // A holder as fresh as the one that leads may lead by its tokens, and then the prefix goes earlier.
+        let is_older = edit.newest_us.is_some_and(|newest_us| seen_us <= newest_us);
+        if edit.born > 0 || is_older || prefixes.is_exact_at(seen_us) {
+            self.note_prefix(tenant, edit.slab, seen_us);
         }
     }
 

@@ -59,14 +59,10 @@ impl Set {
     }
 
     /// Everything that the replicas report, with the replica of each.
-    pub fn reports(&self) -> Vec<(u64, Vec<Vec<u8>>)> {
-        let mut reports: Vec<(u64, Vec<Vec<u8>>)> = Vec::new();
-        if self.family == 0 {
-            let prompt: Vec<Vec<u8>> = self.hashes(0).into_iter().take(self.shared).collect();
-            reports.extend((0..self.replicas).map(|replica| (replica, prompt.clone())));
-        }
-        reports.extend((0..self.chains).map(|chain| (self.replica(chain), self.hashes(chain))));
-        reports
+    pub fn reports(self) -> impl Iterator<Item = (u64, Vec<Vec<u8>>)> {
+        let prompts = if self.family == 0 { 0..self.replicas } else { 0..0 };
+        let prompt = move |replica| (replica, self.hashes(0).into_iter().take(self.shared).collect());
+        prompts.map(prompt).chain((0..self.chains).map(move |chain| (self.replica(chain), self.hashes(chain))))
     }
 }
 
@@ -150,8 +146,10 @@ impl Log {
     /// Brings a set in, one report an update, eight updates a command; then a minute passes.
     pub fn filled(set: &Set) -> Self {
         let mut log = Self::new(0);
-        for reports in set.reports().chunks(8) {
-            log.deltas(reports.iter().map(|(replica, hashes)| update(*replica, vec![chain(hashes)])).collect());
+        let mut reports = set.reports().peekable();
+        while reports.peek().is_some() {
+            let eight = reports.by_ref().take(8);
+            log.deltas(eight.map(|(replica, hashes)| update(replica, vec![chain(&hashes)])).collect());
         }
         log.later_us += 60_000_000;
         log

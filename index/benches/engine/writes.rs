@@ -20,7 +20,7 @@ fn timed(log: &mut Log, name: &str, deltas: Vec<Delta>, batch: usize, units: u64
 pub fn stores() {
     for set in [A, B] {
         let mut log = Log::new(0);
-        let reports = set.reports();
+        let reports: Vec<_> = set.reports().collect();
         let blocks: u64 = reports.iter().map(|(_, hashes)| hashes.len() as u64).sum();
         let updates = || reports.iter().map(|(replica, hashes)| update(*replica, vec![chain(hashes)])).collect();
         timed(&mut log, &format!("store {}, new", set.name), updates(), 8, blocks);
@@ -42,7 +42,7 @@ pub fn stores() {
 /// Blocks that come as single entries: 64 in order an update, or one an update.
 pub fn one_a_call() {
     let entries = |hashes: &[Vec<u8>]| (1i32..).zip(hashes).map(|(at, hash)| exact(hash, at * 16)).collect();
-    let reports: Vec<_> = A.reports();
+    let reports: Vec<_> = A.reports().collect();
     let blocks = A.chains * 64;
     let mut log = Log::new(0);
     let before = resident_bytes();
@@ -78,7 +78,7 @@ pub fn sweep() {
 /// One replica with a million entries is cleared, then purged in slices.
 pub fn clear() {
     let mut log = Log::new(0);
-    for reports in A.reports().chunks(8) {
+    for reports in A.reports().collect::<Vec<_>>().chunks(8) {
         log.deltas(reports.iter().map(|(_, hashes)| update(1, vec![chain(hashes)])).collect());
     }
     let entries = log.index.totals().entries;

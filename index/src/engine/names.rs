@@ -75,10 +75,12 @@ impl<'t> Pins<'t> {
 
     fn name(&self, kind: Kind, parent: u64, name: &Arc<str>, node: Node) {
         self.tables.names.insert(NameKey { kind, parent, name: Arc::clone(name) }, node, &self.names);
+        self.tables.note_name(kind);
     }
 
     fn forget(&self, kind: Kind, parent: u64, name: &str) {
         self.tables.names.remove(&NameRef { kind, parent, name }, &self.names);
+        self.tables.note_name(kind);
     }
 }
 
@@ -139,6 +141,7 @@ impl Index {
             replica: replica.into(),
             retired: false.into(),
             stats: None.into(),
+            has_stats: false.into(),
         });
         let is_lfu = self.tenants[domain.tenant.at].is_lfu;
         self.members.insert(MemberState::new(Arc::clone(&member), digest::member(tenant, model, replica), is_lfu))?;

@@ -8,6 +8,7 @@ use crate::delta::Stats;
 use crate::digest;
 use crate::view::names::{Member, Report, Roster};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Index {
     /// Replaces a member's payload, as of `at_us`.
@@ -42,7 +43,9 @@ impl Index {
         if old.is_some() != new.is_some() {
             list(&self.domains[member.domain.at].roster, member, new.is_some());
         }
+        let has_stats = new.is_some();
         member.stats.store(new.map(Arc::new));
+        member.has_stats.store(has_stats, Ordering::Release);
     }
 
     /// Removes a member's stats, and the member if it has nothing else.

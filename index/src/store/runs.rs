@@ -79,6 +79,7 @@ impl Sight {
         let mut next = (len > 0).then(|| shared.table.hash(self.domain, hash(0)));
         while let Some(table_hash) = next {
             let Some((slab, position)) = self.find_hashed(shared, table_hash, hash(done)) else { return };
+            slab.prefetch_spans();
             let count = slab.matching(position, len - done, |at| hash(done + at));
             if count == 0 {
                 return;

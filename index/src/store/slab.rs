@@ -122,6 +122,16 @@ impl<'m> Slab<'m> {
         words.as_chunks().0
     }
 
+    /// Asks for the first spans to be brought near, if they are elsewhere.
+    #[inline]
+    pub(crate) fn prefetch_spans(&self) {
+        let (granule, count) = self.spans_word();
+        if granule != 0 {
+            let granules = (count * SPAN_WORDS).div_ceil(GRANULE_WORDS).min(8);
+            (granule..).take(granules).for_each(|granule| self.memory.prefetch(granule));
+        }
+    }
+
     /// The words of the hashes from a position on, at most `count` of them.
     #[inline]
     pub(crate) fn hash_words(&self, position: u32, count: u32, width: u32) -> &'m [AtomicU64] {

@@ -3,6 +3,7 @@
 //! are answered in `search`, over the matches that the store's `runs` finds.
 
 pub(crate) mod names;
+mod paths;
 mod rows;
 mod search;
 pub(crate) mod settings;
@@ -15,7 +16,9 @@ use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use crate::policy::{PolicySet, PolicySource};
 use crate::store::runs::Match;
+use paths::Paths;
 use search::Search;
+pub use search::{AnswerRef, ScoreRef};
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,6 +38,7 @@ pub struct LookupScratch {
     matches: Vec<Match>,
     ranked: Vec<search::Ranked>,
     tokens: Vec<i32>,
+    paths: Paths,
     /// Where this thread marks that it is reading: threads that look for different places don't get in each other's way.
     hint: usize,
 }
@@ -49,6 +53,7 @@ impl Default for LookupScratch {
             matches: Vec::new(),
             ranked: Vec::new(),
             tokens: Vec::new(),
+            paths: Paths::default(),
             hint: SCRATCHES.fetch_add(1, Ordering::Relaxed),
         }
     }
@@ -126,8 +131,21 @@ impl View {
         config: &RankConfig,
         scratch: &mut LookupScratch,
     ) -> LookupAnswer {
+        self.with_answer(request, now_us, config, scratch, |answer| answer.to_owned())
+    }
+
+    /// The same, but the answer is lent to `take` and nothing is copied for it: the way for those who turn it into
+    /// something else at once.
+    pub fn with_answer<B: AsRef<[u8]>, R>(
+        &self,
+        request: &LookupRequest<'_, B>,
+        now_us: u64,
+        config: &RankConfig,
+        scratch: &mut LookupScratch,
+        take: impl FnOnce(&AnswerRef<'_>) -> R,
+    ) -> R {
         let settings = self.tables.settings.load();
-        Search { tables: &self.tables, settings: &settings, config, request, now_us }.answer(scratch)
+        Search { tables: &self.tables, settings: &settings, config, request, now_us }.answer(scratch, take)
     }
 
     /// True when the request's answer depends on the tokens of its prompt text: tokenize it, or leave it

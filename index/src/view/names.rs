@@ -77,7 +77,15 @@ pub(crate) struct Roster {
     /// Those with stats, sorted by replica.
     pub(crate) reporting: ArcSwap<Vec<Arc<Member>>>,
     /// Those that aren't retired, by seat.
-    pub(crate) seated: ArcSwap<Vec<Option<Arc<Member>>>>,
+    pub(crate) seated: ArcSwap<Vec<Option<Seated>>>,
+}
+
+/// A member in its seat.
+#[derive(Clone)]
+pub(crate) struct Seated {
+    pub(crate) member: Arc<Member>,
+    /// How many of the seated have a smaller replica id: equal scores go by that, and comparing it is cheaper.
+    pub(crate) order: u32,
 }
 
 impl Roster {
@@ -88,7 +96,19 @@ impl Roster {
         if seated.len() <= seat {
             seated.resize(seat + 1, None);
         }
-        seated[seat] = member.cloned();
+        if let Some(gone) = seated[seat].take() {
+            seated.iter_mut().flatten().for_each(|held| held.order -= u32::from(held.order > gone.order));
+        }
+        if let Some(member) = member {
+            let mut order = 0;
+            for held in seated.iter_mut().flatten() {
+                match held.member.replica < member.replica {
+                    true => order += 1,
+                    false => held.order += 1,
+                }
+            }
+            seated[seat] = Some(Seated { member: Arc::clone(member), order });
+        }
         while seated.last().is_some_and(Option::is_none) {
             seated.pop();
         }
@@ -136,6 +156,8 @@ pub(crate) struct Member {
     pub(crate) retired: AtomicBool,
     /// Its stats, if it reported any.
     pub(crate) stats: ArcSwapOption<Report>,
+    /// False while there are none: most lookups then needn't ask.
+    pub(crate) has_stats: AtomicBool,
 }
 
 impl Member {

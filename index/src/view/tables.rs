@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use papaya::{Equivalent, HashMap};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Everything that a reader may see.
@@ -23,7 +24,13 @@ pub(crate) struct Tables {
     pub(crate) settings: ArcSwap<Settings>,
     /// What the writer says after each apply.
     pub(crate) published: ArcSwap<Published>,
+    /// Rises when a name that leads to entries comes or goes.
+    names_version: Count,
+    /// Tells these tables from all others of the process.
+    pub(crate) id: u64,
 }
+
+static TABLES: AtomicU64 = AtomicU64::new(1);
 
 impl Tables {
     pub(crate) fn new(hash_seed: u64) -> Self {
@@ -33,7 +40,21 @@ impl Tables {
             entries: Count::default(),
             settings: ArcSwap::default(),
             published: ArcSwap::default(),
+            names_version: Count::default(),
+            id: TABLES.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// Notes that a name came or went. For the single writer alone.
+    pub(crate) fn note_name(&self, kind: Kind) {
+        if kind != Kind::Member {
+            self.names_version.add(1);
+        }
+    }
+
+    /// While this stays what it is, so does what names lead to.
+    pub(crate) fn names_version(&self) -> u64 {
+        self.names_version.get()
     }
 }
 

@@ -7,7 +7,7 @@ use super::heap::{Firsts, Top};
 use super::orders::{AgeKey, VictimKey};
 use crate::digest::NameHash;
 use crate::store::{Edit, Last};
-use crate::view::names::{Domain, Member};
+use crate::view::names::Member;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Index {
     pub(crate) fn first_expired(&mut self) -> Option<Chosen> {
         loop {
             self.sync_heads();
-            let member = self.orders.ages.first_expired(self.time_us, self.meta.default_ttl_us)?.member;
+            let member = self.orders.ages.first_expired(self.time_us, self.meta.default_ttl_us)?.member.at;
             if let Some(top) = self.sync_age(member) {
                 return Some(Chosen { member, top });
             }
@@ -159,7 +159,7 @@ impl Index {
     pub(crate) fn first_victim(&mut self) -> Option<Chosen> {
         loop {
             self.sync_heads();
-            let member = self.orders.victims.first()?.age.member;
+            let member = self.orders.victims.first()?.age.member.at;
             if let Some(top) = self.sync_victim(member) {
                 return Some(Chosen { member, top });
             }
@@ -230,22 +230,16 @@ impl Index {
 fn is_current(key: &AgeKey, top: &Top) -> bool {
     key.last_seen_us == top.first.seen_us
         && key.tokens.0 == top.first.tokens
-        && Arc::ptr_eq(&key.scheme, &top.partition.scheme)
-        && Arc::ptr_eq(&key.adapter, &top.partition.adapter)
+        && Arc::ptr_eq(&key.partition, &top.partition)
         && key.hash == top.first.hash
 }
 
-fn age_key(member: &Member, top: &Top) -> AgeKey {
-    let Domain { tenant, model, .. } = &*member.domain;
+fn age_key(member: &Arc<Member>, top: &Top) -> AgeKey {
     AgeKey {
         last_seen_us: top.first.seen_us,
         tokens: Reverse(top.first.tokens),
-        tenant: Arc::clone(&tenant.name),
-        model: Arc::clone(model),
-        scheme: Arc::clone(&top.partition.scheme),
-        adapter: Arc::clone(&top.partition.adapter),
+        partition: Arc::clone(&top.partition),
         hash: top.first.hash.clone(),
-        replica: Arc::clone(&member.replica),
-        member: member.at,
+        member: Arc::clone(member),
     }
 }

@@ -25,16 +25,20 @@ use crate::command::{Batch, ClusterMeta, Command, Stamped};
 use crate::policy::{PolicySet, PolicySource};
 use crate::snapshot::walk::Walk;
 use crate::store::{Edit, Store};
+use crate::view::names::Member;
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
 use member::MemberState;
-use names::{DomainState, PartitionState, ScopeState, TenantState};
+use names::{DomainState, PartitionState, Pins, ScopeState, TenantState};
 use orders::Orders;
 use ring::DigestRing;
 use sessions::Sessions;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// So many deltas ahead, what a delta will need is asked for.
+const LOOK_AHEAD: usize = 6;
 
 /// The single writer: owned by one thread, it applies the log in order.
 pub struct Index {
@@ -51,6 +55,8 @@ pub struct Index {
     left_seats: VecDeque<(u64, u32, u64, u32)>,
     /// A buffer.
     edits: Vec<Edit>,
+    /// The member that was named last, while its name leads to it.
+    last_member: Option<Arc<Member>>,
     /// The records of a snapshot in the making that aren't entries, and the names that entries refer to.
     pub(crate) walk: Option<Walk>,
     /// Members with dead entries, by the number of their retirement.
@@ -85,6 +91,7 @@ impl Index {
             orders: Orders::default(),
             left_seats: VecDeque::new(),
             edits: Vec::new(),
+            last_member: None,
             walk: None,
             retired: BTreeMap::new(),
             next_retirement: 0,
@@ -136,8 +143,13 @@ impl Index {
         if !self.sessions.admit(batch.session, batch.sequence, self.time_us) {
             return BatchOutcome::Duplicate;
         }
-        for delta in &batch.deltas {
-            self.apply_delta(delta, self.time_us, applied);
+        let tables = Arc::clone(&self.tables);
+        let pins = Pins::new(&tables);
+        for (at, delta) in batch.deltas.iter().enumerate() {
+            if let Some(ahead) = batch.deltas.get(at + LOOK_AHEAD) {
+                self.prefetch(ahead);
+            }
+            self.apply_delta(&pins, delta, self.time_us, applied);
         }
         BatchOutcome::Applied
     }

@@ -97,6 +97,13 @@ fn ensure_model(pins: &Pins<'_>, name: &str) -> Arc<Model> {
 impl Index {
     /// The member of a replica that isn't retired.
     pub(crate) fn find_member(&self, pins: &Pins<'_>, tenant: &str, model: &str, replica: &str) -> Option<Arc<Member>> {
+        if let Some(last) = &self.last_member
+            && *last.replica == *replica
+            && *last.domain.model == *model
+            && *last.domain.tenant.name == *tenant
+        {
+            return Some(Arc::clone(last));
+        }
         let domain = pins.tables.domain(tenant, model, &pins.names)?;
         pins.tables.member(domain.id, replica, &pins.names).cloned()
     }
@@ -111,6 +118,7 @@ impl Index {
         replica: &str,
     ) -> Option<Arc<Member>> {
         if let Some(member) = self.find_member(pins, tenant, model, replica) {
+            self.last_member = Some(Arc::clone(&member));
             return Some(member);
         }
         let member = self.new_member(pins, tenant, model, replica)?;
@@ -298,6 +306,7 @@ impl Index {
 
     /// Takes a member's name away: it has nothing left, or it is being retired.
     pub(crate) fn unname_member(&mut self, pins: &Pins<'_>, member: &Member) {
+        self.last_member = None;
         pins.forget(Kind::Member, member.domain.id, &member.replica);
         self.domains[member.domain.at].roster.seat(member.seat, None);
         self.totals.members -= 1;

@@ -80,6 +80,11 @@ impl Sight {
         while let Some(table_hash) = next {
             let Some((slab, position)) = self.find_hashed(shared, table_hash, hash(done)) else { return };
             slab.prefetch_spans();
+            let end = done + slab.prefetch_hashes(position, len - done);
+            if end < len {
+                // Most likely the chain goes on behind the slab.
+                shared.table.prefetch(&shared.memory, shared.table.hash(self.domain, hash(end)));
+            }
             let count = slab.matching(position, len - done, |at| hash(done + at));
             if count == 0 {
                 return;
@@ -87,7 +92,7 @@ impl Sight {
             let after = done + count as usize;
             // The next probe's memory comes while the spans are read.
             next = (after < len).then(|| shared.table.hash(self.domain, hash(after)));
-            if let Some(table_hash) = next {
+            if let Some(table_hash) = next.filter(|_| after != end) {
                 shared.table.prefetch(&shared.memory, table_hash);
             }
             let stretch = Stretch { position, end: position + count, done: done as u32 };

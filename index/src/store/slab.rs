@@ -21,6 +21,8 @@ pub(crate) const NUMBER: usize = 7;
 
 /// Most positions of a slab: one less than a byte counts.
 const MAX_POSITIONS: u32 = 255;
+/// As many cache lines as are worth asking for at a time.
+const MAX_PREFETCH: usize = 16;
 /// A slab is at most so large, header included, in granules.
 const MAX_GRANULES: u32 = 64;
 
@@ -130,6 +132,18 @@ impl<'m> Slab<'m> {
             let granules = (count * SPAN_WORDS).div_ceil(GRANULE_WORDS).min(8);
             (granule..).take(granules).for_each(|granule| self.memory.prefetch(granule));
         }
+    }
+
+    /// Asks for the hashes from a position on to be brought near, at most `most` of them; returns how many there are.
+    #[inline]
+    pub(crate) fn prefetch_hashes(&self, position: u32, most: usize) -> usize {
+        let shape = self.shape();
+        let count = (shape.used.saturating_sub(position) as usize).min(most);
+        let each = words_of(shape.width);
+        let first = self.granule + 1 + (position as usize * each / GRANULE_WORDS) as u32;
+        let granules = (count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
+        (first..).take(granules).for_each(|granule| self.memory.prefetch(granule));
+        count
     }
 
     /// The words of the hashes from a position on, at most `count` of them.

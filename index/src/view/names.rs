@@ -139,8 +139,11 @@ pub(crate) struct Partition {
 impl Partition {
     /// The order of keys, as far as a partition of the same tenant decides it.
     pub(crate) fn key_order(&self, other: &Self) -> std::cmp::Ordering {
-        let key = |of: &Self| (Arc::clone(&of.domain.model), Arc::clone(&of.scheme), Arc::clone(&of.adapter));
-        if std::ptr::eq(self, other) { std::cmp::Ordering::Equal } else { key(self).cmp(&key(other)) }
+        if std::ptr::eq(self, other) {
+            return std::cmp::Ordering::Equal;
+        }
+        let models = self.domain.model.cmp(&other.domain.model);
+        models.then_with(|| self.scheme.cmp(&other.scheme)).then_with(|| self.adapter.cmp(&other.adapter))
     }
 }
 

@@ -427,29 +427,44 @@ impl Buffers<'_> {
             Input::Chain { hashes, counts } => {
                 let hash = |at: usize| hashes.get(at).map_or(&[][..], AsRef::as_ref);
                 sight.chain(store, hashes.len(), hash, matches);
-                self.sum_up(counts.iter().copied());
+                self.sum_up(counts);
             }
             Input::Blocks { hashes, block_tokens } => {
                 let hash = |at: usize| hashes.get(at).map_or(&[][..], <[u8; 8]>::as_slice);
                 sight.chain(store, hashes.len(), hash, matches);
-                self.sum_up(std::iter::repeat_n(block_tokens, hashes.len()));
+                self.sum_up_steady(block_tokens);
             }
             Input::Exact(hash) => sight.exact(store, hash, matches),
         }
     }
 
     /// Gives each run the tokens of its blocks: sums saturate.
-    fn sum_up(&mut self, counts: impl Iterator<Item = i32>) {
+    fn sum_up(&mut self, counts: &[i32]) {
         let longest = self.matches.iter().map(|found| found.depth).max().unwrap_or(0);
+        let counts = counts.get(..longest as usize).unwrap_or(counts);
+        let first = counts.first().copied().unwrap_or(0);
+        // Mostly all blocks have as many tokens, which is seen much faster than they are added up.
+        if counts.iter().fold(0, |odd, count| odd | (count ^ first)) == 0 {
+            self.sum_up_steady(first);
+            return;
+        }
         self.tokens.clear();
         let mut sum = 0i32;
-        self.tokens.extend(counts.take(longest as usize).map(|count| {
+        self.tokens.extend(counts.iter().map(|&count| {
             sum = sum.saturating_add(count);
             sum
         }));
         for found in self.matches.iter_mut() {
             let last = (found.depth as usize).checked_sub(1);
             found.tokens = last.and_then(|last| self.tokens.get(last)).copied().unwrap_or(0);
+        }
+    }
+
+    /// The same where all blocks have as many tokens.
+    fn sum_up_steady(&mut self, tokens: i32) {
+        for found in self.matches.iter_mut() {
+            // A chain is far shorter than 2^31 blocks.
+            found.tokens = tokens.saturating_mul(i32::try_from(found.depth).unwrap_or(i32::MAX));
         }
     }
 }

@@ -120,6 +120,20 @@ impl Firsts {
         }
     }
 
+    /// Takes out the slabs that stand at `seen_us`, which is where the first stands, or before; a few more than `most` at
+    /// most.
+    pub(crate) fn take_at(&mut self, seen_us: u64, most: u64) -> Vec<u32> {
+        let mut slabs = Vec::new();
+        while slabs.len() as u64 <= most
+            && let Some(top) = self.items.peek_mut().filter(|top| top.0.rank.1 <= seen_us)
+        {
+            slabs.push(PeekMut::pop(top).0.slab);
+        }
+        slabs.sort_unstable();
+        slabs.dedup();
+        slabs
+    }
+
     /// Drops what is no longer needed, if there is much of it.
     pub(crate) fn tidy(&mut self, ask: impl Fn(u32) -> Option<(u32, u64)>) {
         if self.items.len() <= self.limit {

@@ -30,7 +30,7 @@ pub(crate) struct MemberState {
     /// Where its last entry was put: a single one that continues it goes there too.
     pub(crate) last: Option<Last>,
     /// The slabs that it has entries in, by age.
-    ages: Firsts,
+    pub(crate) ages: Firsts,
     /// The same by use, while its tenant is LFU.
     uses: Option<Firsts>,
     heads: Heads,

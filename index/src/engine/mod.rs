@@ -3,6 +3,7 @@
 //! `view` module; see `ingest` for deltas, `trim` and `sweep` for what goes, `write` for how entries are published.
 
 mod account;
+mod group;
 mod heap;
 mod ingest;
 mod member;

@@ -150,6 +150,18 @@ impl<K: Ages> Aging<K> {
     }
 }
 
+impl Aging<AgeKey> {
+    /// The members whose first entry was last seen then, and has expired.
+    pub(crate) fn expired_at(&self, seen_us: u64, now_us: u64, default_ttl_us: u64) -> Vec<u32> {
+        let expired = self.0.iter().filter(|(class, _)| {
+            let ttl_us = class.ttl_us(default_ttl_us);
+            now_us.saturating_sub(seen_us) >= ttl_us
+        });
+        let keys = expired.flat_map(|(_, keys)| keys.iter().take_while(|key| key.last_seen_us <= seen_us));
+        keys.map(|key| key.member.at).collect()
+    }
+}
+
 /// All orders.
 #[derive(Default)]
 pub(crate) struct Orders {

@@ -51,12 +51,22 @@ impl Index {
         while purged < limit
             && let Some((&number, _)) = self.retired.first_key_value()
         {
-            match self.purge_some(pins, number, limit - purged) {
+            match self.purge_group(pins, number, limit - purged) {
                 0 => break,
                 some => purged += some,
             }
         }
         purged
+    }
+
+    /// The same, as many as have the same age if that is within the limit.
+    fn purge_group(&mut self, pins: &Pins<'_>, number: u64, limit: u64) -> u64 {
+        let Some(&member) = self.retired.get(&number) else { return 0 };
+        let Some(top) = self.first_of_member(member, false) else { return 0 };
+        match self.take_group(pins, &[member], top.first.seen_us, limit) {
+            Some(taken) => taken.iter().map(|(_, removed)| removed).sum(),
+            None => self.purge_some(pins, number, limit),
+        }
     }
 
     /// Purges the next dead entries of one retirement, at most `limit`; returns how many.

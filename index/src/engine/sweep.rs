@@ -36,6 +36,20 @@ impl Index {
         let mut expired = 0;
         while expired < limit {
             let Some(chosen) = self.first_expired() else { break };
+            let seen_us = chosen.top.first.seen_us;
+            let members = self.orders.ages.expired_at(seen_us, self.time_us, self.meta.default_ttl_us);
+            let rules: Vec<bool> = members.iter().map(|&member| self.is_lfu(member)).collect();
+            if let Some(taken) = self.take_group(pins, &members, seen_us, limit - expired) {
+                for (member, removed) in taken {
+                    let is_lfu = members.iter().zip(&rules).any(|(held, is_lfu)| *held == member && *is_lfu);
+                    match is_lfu {
+                        true => applied.evictions.lfu_ttl += removed,
+                        false => applied.evictions.lru_ttl += removed,
+                    }
+                    expired += removed;
+                }
+                continue;
+            }
             let is_lfu = self.is_lfu(chosen.member);
             let next = self.orders.ages.second_expired(self.time_us, self.meta.default_ttl_us);
             let next = next.map(|next| (0, next.last_seen_us, next.tokens));

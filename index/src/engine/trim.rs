@@ -30,6 +30,11 @@ impl Index {
             let is_lfu = self.is_lfu(chosen.member);
             let next = self.orders.victims.iter().nth(1);
             let bound = next.map(|next| (next.accesses, next.age.last_seen_us, next.age.tokens));
+            if let Some(taken) = self.take_victims(pins, &chosen, budget - removed) {
+                applied.evictions.lru_cap += taken;
+                removed += taken;
+                continue;
+            }
             // As many as are too many by either cap, so that no more go than one by one would.
             let limit = self.entries_over_cap(&chosen).clamp(1, budget - removed);
             let taken = self.take(pins, chosen, is_lfu, limit, bound);
@@ -43,6 +48,21 @@ impl Index {
             }
         }
         removed
+    }
+
+    /// Removes all victims as old as the chosen one, if so many must go by the cap on entries, and their tenants are
+    /// LRU; returns how many.
+    fn take_victims(&mut self, pins: &Pins<'_>, chosen: &Chosen, budget: u64) -> Option<u64> {
+        let entries = self.totals.entries - self.totals.reserved_entries;
+        let over = if self.meta.max_entries > 0 { entries.saturating_sub(self.meta.max_entries) } else { 0 };
+        let seen_us = chosen.top.first.seen_us;
+        let as_old = self.orders.victims.iter().take_while(|key| key.age.last_seen_us <= seen_us && key.accesses == 0);
+        let members: Vec<u32> = as_old.map(|key| key.age.member.at).collect();
+        if over < 2 || members.is_empty() || members.iter().any(|&member| self.is_lfu(member)) {
+            return None;
+        }
+        let taken = self.take_group(pins, &members, seen_us, over.min(budget))?;
+        Some(taken.iter().map(|(_, removed)| removed).sum())
     }
 
     /// How many entries like the chosen one must go at least until the cap holds.

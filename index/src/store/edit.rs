@@ -121,7 +121,7 @@ impl Store {
             record.held = held;
         }
         let used = slab.shape().used;
-        if edit.died > 0 && held * 2 < used {
+        if edit.died > 0 && held * 3 < used {
             self.compact(number, slab);
         }
         Some(edit)
@@ -186,7 +186,7 @@ impl Store {
         self.retire(granule, slab::granules(shape.room, shape.width));
     }
 
-    /// Moves a slab whose positions are mostly nobody's to a smaller one without those, if it then is smaller.
+    /// Moves a slab of whose positions most are nobody's to a smaller one without those, if it then is smaller.
     fn compact(&mut self, number: u32, slab: &Slab<'_>) -> Option<()> {
         let record = *self.record(number)?;
         let shape = slab.shape();

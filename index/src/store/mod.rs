@@ -215,6 +215,13 @@ impl Store {
         Some(First { accesses, seen_us, tokens, hash, position, start, next })
     }
 
+    /// The stretches of a slab that a seat of a domain has been seen with last at `seen_us`, ascending.
+    pub(crate) fn stretches_at(&self, number: u32, (domain, seat): (u64, u32), seen_us: u64) -> Vec<(u32, u32)> {
+        let is_own = self.record(number).is_some_and(|record| record.domain == domain);
+        let spans = self.spans_of(number, seat).filter(|span| is_own && span.seen_us == seen_us);
+        spans.map(|span| (span.start, span.end)).collect()
+    }
+
     /// The first prefix of a slab in its tenant's order: a prefix stands where its freshest holder does.
     pub(crate) fn first_prefix(&self, number: u32) -> Option<First> {
         let slab = self.slab(number)?;

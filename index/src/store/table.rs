@@ -203,7 +203,7 @@ impl Keys {
         if count == 0 {
             table.shards[number].store(0, Ordering::Release);
             retired.push((shard.granule, shard.buckets));
-        } else if shard.buckets > 8 && u64::from(count) * 100 < u64::from(shard.buckets) * SLOTS as u64 * 35 {
+        } else if shard.buckets > 8 && u64::from(count) * 100 < u64::from(shard.buckets) * SLOTS as u64 * 25 {
             rebuild((table, memory, space), number, count / 4 + 1, retired);
         }
     }

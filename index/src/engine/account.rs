@@ -22,6 +22,7 @@ impl Index {
         partition.entries = partition.entries + added - removed;
         let scope_at = partition.scope;
         let member = &mut self.members[at];
+        member.touch();
         member.entries = member.entries + added - removed;
         let shared = Arc::clone(&member.shared);
         if member.retirement.is_some() {

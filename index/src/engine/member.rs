@@ -42,6 +42,8 @@ pub(crate) struct MemberState {
 struct Heads {
     age: Option<AgeKey>,
     victim: Option<VictimKey>,
+    /// The entry that `victim` is of, while nothing of the member has changed since.
+    victim_top: Option<Top>,
 }
 
 impl MemberState {
@@ -60,6 +62,11 @@ impl MemberState {
             heads: Heads::default(),
             is_dirty: false,
         }
+    }
+
+    /// Forgets what is only true while nothing of it changes.
+    pub(crate) fn touch(&mut self) {
+        self.heads.victim_top = None;
     }
 
     /// Begins to order its entries by use, or ceases to.
@@ -160,6 +167,9 @@ impl Index {
         loop {
             self.sync_heads();
             let member = self.orders.victims.first()?.age.member.at;
+            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take() {
+                return Some(Chosen { member, top });
+            }
             if let Some(top) = self.sync_victim(member) {
                 return Some(Chosen { member, top });
             }
@@ -203,7 +213,8 @@ impl Index {
         {
             return Some(top.clone());
         }
-        let new = top.map(|top| VictimKey { accesses: top.first.accesses, age: age_key(&member.shared, &top) });
+        let new = top.as_ref().map(|top| VictimKey { accesses: top.first.accesses, age: age_key(&member.shared, top) });
+        member.heads.victim_top = top;
         if let Some(old) = std::mem::replace(&mut member.heads.victim, new) {
             orders.victims.remove(&old);
         }

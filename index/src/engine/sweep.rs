@@ -34,12 +34,15 @@ impl Index {
 
     fn expire_entries(&mut self, pins: &Pins<'_>, limit: u64, applied: &mut Applied) -> u64 {
         let mut expired = 0;
+        // What is too many once is too many for what is left of the limit, too.
+        let mut too_many_us = None;
         while expired < limit {
             let Some(chosen) = self.first_expired() else { break };
             let seen_us = chosen.top.first.seen_us;
             let members = self.orders.ages.expired_at(seen_us, self.time_us, self.meta.default_ttl_us);
             let rules: Vec<bool> = members.iter().map(|&member| self.is_lfu(member)).collect();
-            if let Some(taken) = self.take_group(pins, &members, seen_us, limit - expired) {
+            let fits = too_many_us != Some(seen_us);
+            if fits && let Some(taken) = self.take_group(pins, &members, seen_us, limit - expired) {
                 for (member, removed) in taken {
                     let is_lfu = members.iter().zip(&rules).any(|(held, is_lfu)| *held == member && *is_lfu);
                     match is_lfu {
@@ -50,6 +53,7 @@ impl Index {
                 }
                 continue;
             }
+            too_many_us = Some(seen_us);
             let is_lfu = self.is_lfu(chosen.member);
             let next = self.orders.ages.second_expired(self.time_us, self.meta.default_ttl_us);
             let next = next.map(|next| (0, next.last_seen_us, next.tokens));

@@ -25,15 +25,21 @@ impl Index {
     /// Removes victims until the cap holds, at most `budget`; returns how many.
     pub(crate) fn enforce_cap(&mut self, pins: &Pins<'_>, budget: u64, applied: &mut Applied) -> u64 {
         let mut removed = 0;
+        // What is too many once is too many for what is left of the budget, too.
+        let mut too_many_us = None;
         while removed < budget && self.is_over_cap() {
             let Some(chosen) = self.first_victim() else { break };
             let is_lfu = self.is_lfu(chosen.member);
             let next = self.orders.victims.iter().nth(1);
             let bound = next.map(|next| (next.accesses, next.age.last_seen_us, next.age.tokens));
-            if let Some(taken) = self.take_victims(pins, &chosen, budget - removed) {
-                applied.evictions.lru_cap += taken;
-                removed += taken;
-                continue;
+            let seen_us = Some(chosen.top.first.seen_us);
+            if too_many_us != seen_us {
+                if let Some(taken) = self.take_victims(pins, &chosen, budget - removed) {
+                    applied.evictions.lru_cap += taken;
+                    removed += taken;
+                    continue;
+                }
+                too_many_us = seen_us;
             }
             // As many as are too many by either cap, so that no more go than one by one would.
             let limit = self.entries_over_cap(&chosen).clamp(1, budget - removed);

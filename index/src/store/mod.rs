@@ -10,6 +10,8 @@
 mod edit;
 #[expect(unsafe_code, reason = "memory that readers and the writer share; everything else is built on its safe face")]
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod put;
 mod readers;
 pub(crate) mod runs;

@@ -3,7 +3,11 @@
 //! the writer compares marks and waits for nobody either. A reader that is stuck holds memory back, nothing more.
 
 use super::word::Word;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(loom)]
+use loom::sync::atomic::fence;
+#[cfg(not(loom))]
+use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many readers can be inside at one instant before they look for a slot again.
 const SLOTS: usize = 256;
@@ -18,7 +22,7 @@ pub(crate) struct Readers<W = AtomicU64> {
     epoch: W,
     slots: Box<[Slot<W>]>,
     /// Slots beyond have never been marked.
-    reach: AtomicUsize,
+    reach: W,
 }
 
 /// A reader's time inside.
@@ -36,7 +40,7 @@ impl<W: Word> Readers<W> {
     /// Marks for as many readers.
     pub(crate) fn with_slots(slots: usize) -> Self {
         let slots = (0..slots.max(1)).map(|_| Slot(W::new(0))).collect();
-        Self { epoch: W::new(1), slots, reach: AtomicUsize::new(0) }
+        Self { epoch: W::new(1), slots, reach: W::new(0) }
     }
 
     /// Enters. What is found from now on stays what it is until the pin is dropped. `hint` is where to look for a free
@@ -46,8 +50,9 @@ impl<W: Word> Readers<W> {
         let mut at = hint;
         loop {
             let place = at % self.slots.len();
-            if self.reach.load(Ordering::Relaxed) <= place {
-                self.reach.fetch_max(place + 1, Ordering::SeqCst);
+            let mut reach = self.reach.load(Ordering::Relaxed);
+            while reach <= place as u64 && !self.reach.swap_if(reach, place as u64 + 1) {
+                reach = self.reach.load(Ordering::Relaxed);
             }
             let slot = &self.slots[place];
             let epoch = self.epoch.load(Ordering::Acquire);
@@ -72,7 +77,7 @@ impl<W: Word> Readers<W> {
         self.epoch.store(epoch, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let reach = self.reach.load(Ordering::SeqCst);
-        let marks = self.slots.iter().take(reach).map(|slot| slot.0.load(Ordering::SeqCst));
+        let marks = self.slots.iter().take(reach as usize).map(|slot| slot.0.load(Ordering::SeqCst));
         marks.filter(|&mark| mark != 0).min().unwrap_or(epoch)
     }
 }

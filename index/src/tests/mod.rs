@@ -7,6 +7,7 @@ mod damage;
 mod model;
 mod model_lookup;
 mod readers;
+mod recorded;
 mod script;
 mod snapshots;
 mod vectors;

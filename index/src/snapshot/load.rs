@@ -136,7 +136,9 @@ impl Loader {
             gathered.blocks.push((entry.hash, entry.tokens));
             Ok(())
         })?;
-        self.put(&mut gathered)
+        self.put(&mut gathered)?;
+        self.index.store.reclaim();
+        Ok(())
     }
 
     /// Puts the entries of a run in that were gathered.

@@ -20,6 +20,7 @@ mod space;
 mod span;
 mod table;
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 mod watch;
 mod word;
@@ -125,6 +126,7 @@ impl Store {
     }
 
     /// The bytes of the hash at a position.
+    #[cfg(test)]
     pub(crate) fn hash_at(&self, number: u32, position: u32) -> Option<BlockHash> {
         self.slab(number).map(|slab| BlockHash::new(&slab.hash(position)))
     }

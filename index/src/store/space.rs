@@ -189,6 +189,7 @@ impl Space {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;

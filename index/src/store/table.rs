@@ -153,6 +153,7 @@ impl Keys {
     }
 
     /// How many keys there are.
+    #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.total
     }

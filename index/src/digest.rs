@@ -41,28 +41,48 @@ pub(crate) struct EntryFields<'a> {
 
 /// One visible entry.
 pub(crate) fn entry(member: &NameHash, partition: &NameHash, fields: &EntryFields<'_>) -> u128 {
-    const FIXED: usize = 2 + 16 + 16 + 8 + 4 + 4 + 4;
-    const ROOM: usize = FIXED + crate::limits::MAX_HASH_BYTES;
-    let mut room = [0u8; ROOM];
-    let mut len = 0;
-    let parts: [&[u8]; 8] = [
-        &[ENTRY, VERSION],
-        member,
-        partition,
-        &fields.last_seen_us.to_le_bytes(),
-        &fields.tokens.to_le_bytes(),
-        &fields.tier.to_le_bytes(),
-        &fields.accesses.to_le_bytes(),
-        fields.hash,
-    ];
-    for part in parts {
-        // A longer hash never becomes an entry.
-        if let Some(place) = room.get_mut(len..len + part.len()) {
-            place.copy_from_slice(part);
-            len += part.len();
-        }
+    let mut digest = EntryDigest::new(member, partition);
+    digest.say(fields.last_seen_us, fields.tier, fields.accesses);
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| (word << 8) | u64::from(byte));
+    digest.of(fields.tokens, fields.hash.chunks(8).map(word), fields.hash.len())
+}
+
+/// The digests of entries of one holder in one partition: what they share is written once.
+pub(crate) struct EntryDigest {
+    room: [u8; ROOM],
+}
+
+/// Bytes of an entry's encoding before its hash.
+const FIXED: usize = 2 + 16 + 16 + 8 + 4 + 4 + 4;
+/// A hash is written in whole words.
+const ROOM: usize = FIXED + crate::limits::MAX_HASH_BYTES.next_multiple_of(8);
+
+impl EntryDigest {
+    pub(crate) fn new(member: &NameHash, partition: &NameHash) -> Self {
+        let mut room = [0; ROOM];
+        room[..2].copy_from_slice(&[ENTRY, VERSION]);
+        room[2..18].copy_from_slice(member);
+        room[18..34].copy_from_slice(partition);
+        Self { room }
     }
-    xxh3_128(room.get(..len).unwrap_or(&room))
+
+    /// Sets what the next entries say of themselves.
+    pub(crate) fn say(&mut self, last_seen_us: u64, tier: i32, accesses: u32) {
+        self.room[34..42].copy_from_slice(&last_seen_us.to_le_bytes());
+        self.room[46..50].copy_from_slice(&tier.to_le_bytes());
+        self.room[50..54].copy_from_slice(&accesses.to_le_bytes());
+    }
+
+    /// One of them: its hash has `width` bytes and comes as little-endian words, the last padded with zeroes.
+    #[inline]
+    pub(crate) fn of(&mut self, tokens: i32, hash: impl Iterator<Item = u64>, width: usize) -> u128 {
+        self.room[42..46].copy_from_slice(&tokens.to_le_bytes());
+        for (place, word) in self.room[FIXED..].chunks_exact_mut(8).zip(hash) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        // A longer hash never becomes an entry.
+        xxh3_128(self.room.get(..FIXED + width).unwrap_or(&self.room))
+    }
 }
 
 /// One stats row.

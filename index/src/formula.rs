@@ -7,8 +7,8 @@ pub(crate) const ENTRY_BYTES: u64 = 192;
 pub(crate) const MEMBER_BYTES: u64 = 1_024;
 
 /// Bytes of one entry.
-pub(crate) fn entry_bytes(hash: &[u8], scheme: &str, adapter: &str) -> u64 {
-    ENTRY_BYTES + (hash.len() + scheme.len() + adapter.len()) as u64
+pub(crate) fn entry_bytes(hash_bytes: u64, scheme: &str, adapter: &str) -> u64 {
+    ENTRY_BYTES + hash_bytes + (scheme.len() + adapter.len()) as u64
 }
 
 /// Bytes of one (tenant, model, replica) that has visible entries or stats.

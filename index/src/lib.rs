@@ -13,6 +13,7 @@ pub mod limits;
 pub mod lookup;
 pub mod policy;
 pub mod snapshot;
+mod store;
 pub mod view;
 
 #[cfg(test)]
@@ -23,4 +24,4 @@ pub use applied::{Applied, AuditResult, BatchOutcome, Evictions, Totals};
 pub use engine::Index;
 pub use lookup::{LookupAnswer, LookupRequest, Prompt, RankConfig, Reason, ReplicaScore};
 pub use snapshot::{LoadError, Loader, RecordDigest, SnapshotInfo, SnapshotOverflow, SnapshotRecord, SnapshotSlice};
-pub use view::{CacheState, LookupScratch, View};
+pub use view::{AnswerRef, CacheState, LookupScratch, ScoreRef, View};

@@ -1,97 +1,62 @@
-//! Counting: what an entry adds to and takes from every sum that depends on it. Dead entries are in none but their
-//! own count, the counts of prefixes and their partition's, which keeps the partition's name.
+//! Counting: what an edit of the store adds to and takes from every sum that depends on it. Dead entries are in none but
+//! their own count, the counts of prefixes and their partition's, which keeps the partition's name.
 
 use super::Index;
-use super::entries::Slot;
 use super::names::Pins;
-use crate::digest;
 use crate::formula;
+use crate::store::Edit;
 use crate::view::names::{Domain, Member, Scope};
 use std::sync::Arc;
 
 impl Index {
-    /// The digest of an entry as it is.
-    pub(crate) fn entry_digest(&self, slot: &Slot) -> u128 {
-        let fields = digest::EntryFields {
-            hash: slot.hash.as_bytes(),
-            last_seen_us: slot.last_seen_us,
-            tokens: slot.tokens,
-            tier: slot.tier,
-            accesses: slot.accesses,
-        };
-        digest::entry(&self.members[slot.member].base, &self.entries.partitions[slot.partition].base, &fields)
+    /// Bytes of an entry in a slab.
+    pub(crate) fn entry_bytes(&self, slab: u32, partition: u32) -> u64 {
+        let partition = &self.partitions[partition].shared;
+        formula::entry_bytes(self.store.width_of(slab), &partition.scheme, &partition.adapter)
     }
 
-    fn entry_bytes(&self, slot: &Slot) -> u64 {
-        let partition = &self.entries.partitions[slot.partition].shared;
-        formula::entry_bytes(slot.hash.as_bytes(), &partition.scheme, &partition.adapter)
-    }
-
-    /// Replaces one digest in the sums of a member.
-    pub(crate) fn swap_digest(&mut self, member: u32, old: u128, new: u128) {
-        let change = new.wrapping_sub(old);
-        let member = &mut self.members[member];
-        member.digest = member.digest.wrapping_add(change);
-        self.digest = self.digest.wrapping_add(change);
-    }
-
-    /// Counts an entry that has just got its slot.
-    pub(crate) fn count_entry(&mut self, at: u32) {
-        let slot = self.entries[at].clone();
-        let (digest, bytes) = (self.entry_digest(&slot), self.entry_bytes(&slot));
-        let partition = &mut self.entries.partitions[slot.partition];
-        partition.entries += 1;
+    /// Counts what an edit of a member's entries in a partition came to, each of `bytes`.
+    pub(crate) fn count(&mut self, at: u32, partition_at: u32, edit: &Edit, bytes: u64) {
+        let (added, removed) = (u64::from(edit.added), u64::from(edit.removed));
+        let partition = &mut self.partitions[partition_at];
+        partition.entries = partition.entries + added - removed;
         let scope_at = partition.scope;
-        let member = &mut self.members[slot.member];
-        member.entries += 1;
+        let member = &mut self.members[at];
+        member.touch();
+        member.entries = member.entries + added - removed;
+        let shared = Arc::clone(&member.shared);
         if member.retirement.is_some() {
-            self.totals.dead_entries += 1;
-            return;
+            self.totals.dead_entries = self.totals.dead_entries + added - removed;
+        } else {
+            member.digest = member.digest.wrapping_add(edit.digest);
+            self.digest = self.digest.wrapping_add(edit.digest);
+            member.bytes = member.bytes + added * bytes - removed * bytes;
+            if added != removed {
+                self.count_in_scope(&shared, scope_at, added, removed);
+                self.count_visible(&shared.domain, added, added * bytes);
+                self.uncount_visible(&shared.domain, removed, removed * bytes);
+            }
         }
-        member.digest = member.digest.wrapping_add(digest);
-        member.bytes += bytes;
-        let in_scope = member.scopes.entry(scope_at).or_insert(0);
-        *in_scope += 1;
-        let (is_first, shared) = (*in_scope == 1, Arc::clone(&member.shared));
-        let scope = &self.scopes[scope_at].shared;
-        scope.entries.add(1);
-        if is_first {
-            serve(scope, &shared);
+        if edit.born != edit.died {
+            self.count_prefixes(&shared.domain, u64::from(edit.born), u64::from(edit.died));
         }
-        self.digest = self.digest.wrapping_add(digest);
-        self.count_visible(&shared.domain, 1, bytes);
     }
 
-    /// Uncounts an entry that is about to lose its slot, and forgets names that nothing else needs.
-    pub(crate) fn uncount_entry(&mut self, pins: &Pins<'_>, slot: &Slot) {
-        let (digest, bytes) = (self.entry_digest(slot), self.entry_bytes(slot));
-        let scope_at = self.entries.partitions[slot.partition].scope;
-        let member = &mut self.members[slot.member];
-        member.entries -= 1;
-        if member.retirement.is_some() {
-            self.totals.dead_entries -= 1;
-        } else {
-            member.digest = member.digest.wrapping_sub(digest);
-            member.bytes -= bytes;
-            let in_scope = member.scopes.entry(scope_at).or_insert(1);
-            *in_scope -= 1;
-            let is_last = *in_scope == 0;
-            if is_last {
-                member.scopes.remove(&scope_at);
-            }
-            let shared = Arc::clone(&member.shared);
-            let scope = &self.scopes[scope_at].shared;
-            scope.entries.sub(1);
-            if is_last {
-                unserve(scope, &shared);
-            }
-            self.digest = self.digest.wrapping_sub(digest);
-            self.uncount_visible(&shared.domain, 1, bytes);
+    fn count_in_scope(&mut self, member: &Arc<Member>, scope_at: u32, added: u64, removed: u64) {
+        let in_scope = self.members[member.at].scopes.entry(scope_at).or_insert(0);
+        let was = *in_scope;
+        *in_scope = was + added - removed;
+        let is = *in_scope;
+        if is == 0 {
+            self.members[member.at].scopes.remove(&scope_at);
         }
-        let partition = &mut self.entries.partitions[slot.partition];
-        partition.entries -= 1;
-        if partition.entries == 0 {
-            self.drop_partition(pins, slot.partition);
+        let scope = &self.scopes[scope_at].shared;
+        scope.entries.add(added);
+        scope.entries.sub(removed);
+        if was == 0 {
+            serve(scope, member);
+        } else if is == 0 {
+            unserve(scope, member);
         }
     }
 
@@ -120,24 +85,21 @@ impl Index {
         }
     }
 
-    /// Counts a new prefix.
-    pub(crate) fn count_prefix(&mut self, domain: &Domain) {
-        self.totals.prefixes += 1;
-        domain.prefixes.add(1);
-        domain.tenant.prefixes.add(1);
-        if let Some(model) = &self.domains[domain.at].model {
-            model.prefixes.add(1);
+    fn count_prefixes(&mut self, domain: &Domain, born: u64, died: u64) {
+        self.totals.prefixes = self.totals.prefixes + born - died;
+        let model = self.domains[domain.at].model.as_ref().map(|model| &model.prefixes);
+        for count in [&domain.prefixes, &domain.tenant.prefixes].into_iter().chain(model) {
+            count.add(born);
+            count.sub(died);
         }
     }
 
-    /// Uncounts a prefix without holders.
-    pub(crate) fn uncount_prefix(&mut self, domain: &Domain) {
-        self.totals.prefixes -= 1;
-        domain.prefixes.sub(1);
-        domain.tenant.prefixes.sub(1);
-        if let Some(model) = &self.domains[domain.at].model {
-            model.prefixes.sub(1);
+    /// Forgets a partition and a member that have nothing left.
+    pub(crate) fn drop_if_bare(&mut self, pins: &Pins<'_>, member: u32, partition: u32) {
+        if self.partitions[partition].entries == 0 {
+            self.drop_partition(pins, partition);
         }
+        self.drop_if_empty(pins, member);
     }
 }
 

@@ -1,187 +1,155 @@
-//! A heap of slots that knows where each of them is, so that any can be moved or removed in logarithmic time. Four
-//! children a node: the order is by value, so its shape never shows.
+//! What comes first, lazily: a heap of slabs in which each stands where its first entry does, or before. A refresh
+//! moves an entry back and leaves the heap alone; only when a slab comes to the top is it asked where it really stands. So
+//! refreshes, which are what there is most of, cost no order anything. The order is by value, the heap's shape never
+//! shows.
 
-use super::entries::{Entries, Slot};
-use std::cmp::Ordering;
-use std::marker::PhantomData;
+use crate::block_hash::BlockHash;
+use crate::store::{First, Rank};
+use crate::view::names::Partition;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::sync::Arc;
 
-/// An order of slots and where a slot keeps its place in it.
-pub(crate) trait HeapOrder {
-    fn compare(entries: &Entries, a: u32, b: u32) -> Ordering;
-    fn place(slot: &mut Slot) -> &mut u32;
+/// Where a slab stands: exactly, or not after that.
+#[derive(Clone)]
+struct Item {
+    rank: Rank,
+    /// The key of the entry that stands there; `None` for what is no more than a bound.
+    key: Option<(Arc<Partition>, BlockHash)>,
+    slab: u32,
 }
 
-/// [`Entries::by_age`].
-pub(crate) struct ByAge;
-
-/// [`Entries::by_use`].
-pub(crate) struct ByUse;
-
-impl HeapOrder for ByAge {
-    fn compare(entries: &Entries, a: u32, b: u32) -> Ordering {
-        entries.by_age(a, b)
-    }
-
-    fn place(slot: &mut Slot) -> &mut u32 {
-        &mut slot.age_at
-    }
-}
-
-impl HeapOrder for ByUse {
-    fn compare(entries: &Entries, a: u32, b: u32) -> Ordering {
-        entries.by_use(a, b)
-    }
-
-    fn place(slot: &mut Slot) -> &mut u32 {
-        &mut slot.use_at
+impl Item {
+    fn bound(accesses: u32, seen_us: u64, slab: u32) -> Self {
+        Self { rank: (accesses, seen_us, Reverse(i32::MAX)), key: None, slab }
     }
 }
 
-const CHILDREN: usize = 4;
-
-/// The heap.
-pub(crate) struct Heap<O> {
-    items: Vec<u32>,
-    order: PhantomData<O>,
+impl Ord for Item {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank.cmp(&other.rank).then_with(|| match (&self.key, &other.key) {
+            (Some((own, hash)), Some((others, other_hash))) => own.key_order(others).then_with(|| hash.cmp(other_hash)),
+            (own, others) => own.is_some().cmp(&others.is_some()),
+        })
+    }
 }
 
-impl<O> Default for Heap<O> {
+impl PartialOrd for Item {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Item {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Item {}
+
+/// Items that a heap has without ever asking whether they are still needed.
+const FEW: usize = 64;
+
+/// Slabs by their first entry.
+pub(crate) struct Firsts {
+    items: BinaryHeap<Reverse<Item>>,
+    /// The newest last-seen at which a slab is known to stand exactly: what comes in at a later one needs no new item.
+    exact_us: Option<u64>,
+    /// So many items are asked whether they are still needed.
+    limit: usize,
+}
+
+/// The first entry of all.
+#[derive(Clone)]
+pub(crate) struct Top {
+    pub(crate) slab: u32,
+    pub(crate) partition: Arc<Partition>,
+    pub(crate) first: First,
+    /// What ranks first of all other slabs, or before.
+    pub(crate) next: Option<Rank>,
+}
+
+impl Default for Firsts {
     fn default() -> Self {
-        Self { items: Vec::new(), order: PhantomData }
+        Self { items: BinaryHeap::new(), exact_us: None, limit: FEW }
     }
 }
 
-impl<O: HeapOrder> Heap<O> {
-    /// The slot that comes first.
-    pub(crate) fn first(&self) -> Option<u32> {
-        self.items.first().copied()
+impl Firsts {
+    /// Notes that a slab has, or may have, an entry that stands there.
+    pub(crate) fn note(&mut self, accesses: u32, seen_us: u64, slab: u32) {
+        self.items.push(Reverse(Item::bound(accesses, seen_us, slab)));
     }
 
-    pub(crate) fn push(&mut self, entries: &mut Entries, slot: u32) {
-        self.items.push(slot);
-        self.rise(entries, self.items.len() - 1);
-    }
-
-    /// Takes a slot out that is in.
-    pub(crate) fn remove(&mut self, entries: &mut Entries, slot: u32) {
-        let at = *O::place(entries.standing(slot)) as usize;
-        self.items.swap_remove(at);
-        if at < self.items.len() {
-            self.settle(entries, at);
-        }
-        if self.items.len() * 4 < self.items.capacity() {
-            self.items.shrink_to(self.items.len() * 2);
+    /// True when a slab that has had an entry as old as `had_us` needs an item more for one at `seen_us`.
+    pub(crate) fn needs(&self, had_us: Option<u64>, seen_us: u64) -> bool {
+        match had_us {
+            None => true,
+            Some(had_us) => seen_us < had_us || (seen_us == had_us && self.is_exact_at(seen_us)),
         }
     }
 
-    /// Puts a slot that is in back into its order after a change.
-    pub(crate) fn fix(&mut self, entries: &mut Entries, slot: u32) {
-        let at = *O::place(entries.standing(slot)) as usize;
-        self.settle(entries, at);
+    /// True when a slab may be known to stand exactly at `seen_us` or later, so that an entry of that time may have to go
+    /// before it.
+    pub(crate) fn is_exact_at(&self, seen_us: u64) -> bool {
+        self.exact_us.is_some_and(|us| seen_us <= us)
     }
 
-    fn settle(&mut self, entries: &mut Entries, at: usize) {
-        let slot = self.items[at];
-        let stayed = self.rise(entries, at);
-        if stayed && self.items[at] == slot {
-            self.sink(entries, at);
-        }
-    }
-
-    /// Returns true when the slot did not move.
-    fn rise(&mut self, entries: &mut Entries, mut at: usize) -> bool {
-        let (slot, from) = (self.items[at], at);
-        while at > 0 {
-            let parent = (at - 1) / CHILDREN;
-            if O::compare(entries, slot, self.items[parent]) != Ordering::Less {
-                break;
-            }
-            self.set(entries, at, self.items[parent]);
-            at = parent;
-        }
-        self.set(entries, at, slot);
-        at == from
-    }
-
-    fn sink(&mut self, entries: &mut Entries, mut at: usize) {
-        let slot = self.items[at];
+    /// The first entry; `ask` says where a slab really stands, if it has anything left.
+    pub(crate) fn first(&mut self, ask: impl Fn(u32) -> Option<(First, Arc<Partition>)>) -> Option<Top> {
         loop {
-            let begin = at * CHILDREN + 1;
-            let end = (begin + CHILDREN).min(self.items.len());
-            let Some(least) = (begin..end).min_by(|&a, &b| O::compare(entries, self.items[a], self.items[b])) else {
-                break;
+            let mut top = self.items.peek_mut()?;
+            let slab = top.0.slab;
+            let Some((first, partition)) = ask(slab) else {
+                PeekMut::pop(top);
+                continue;
             };
-            if O::compare(entries, self.items[least], slot) != Ordering::Less {
-                break;
+            let rank = (first.accesses, first.seen_us, Reverse(first.tokens));
+            let is_same = top.0.rank == rank
+                && top.0.key.as_ref().is_some_and(|(own, hash)| Arc::ptr_eq(own, &partition) && *hash == first.hash);
+            if is_same {
+                drop(top);
+                let others = self.items.as_slice().get(1..).unwrap_or(&[]).iter().take(2);
+                let next = others.map(|item| item.0.rank).chain(first.next).min();
+                return Some(Top { slab, partition, first, next });
             }
-            self.set(entries, at, self.items[least]);
-            at = least;
-        }
-        self.set(entries, at, slot);
-    }
-
-    fn set(&mut self, entries: &mut Entries, at: usize, slot: u32) {
-        self.items[at] = slot;
-        // A heap never holds more than there are slots, and those are counted in 32 bits.
-        *O::place(entries.standing(slot)) = at as u32;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::block_hash::BlockHash;
-    use proptest::prelude::*;
-
-    fn slot(last_seen_us: u64, hash: u16) -> Slot {
-        let hash = BlockHash::new(&hash.to_be_bytes());
-        Slot {
-            hash,
-            last_seen_us,
-            tokens: 0,
-            tier: 1,
-            accesses: 0,
-            member: 0,
-            partition: 0,
-            age_at: 0,
-            use_at: 0,
-            leads: false,
+            self.exact_us = self.exact_us.max(Some(first.seen_us));
+            top.0 = Item { rank, key: Some((partition, first.hash)), slab };
         }
     }
 
-    proptest! {
-        #[test]
-        fn it_gives_out_in_order(steps in prop::collection::vec((0u8..4, any::<prop::sample::Index>(), 0u64..20), 0..300)) {
-            let (mut entries, mut heap) = (Entries::default(), Heap::<ByAge>::default());
-            let mut held: Vec<u32> = Vec::new();
-            for (hash, (what, which, seen_us)) in (0u16..).zip(steps) {
-                match what {
-                    0 | 1 => {
-                        if let Some(at) = entries.add(slot(seen_us, hash)) {
-                            heap.push(&mut entries, at);
-                            held.push(at);
-                        }
-                    }
-                    2 if !held.is_empty() => {
-                        let at = held.swap_remove(which.index(held.len()));
-                        heap.remove(&mut entries, at);
-                        entries.release(at);
-                    }
-                    3 if !held.is_empty() => {
-                        let at = held[which.index(held.len())];
-                        entries.change(at, |slot| slot.last_seen_us = seen_us);
-                        heap.fix(&mut entries, at);
-                    }
-                    _ => {}
-                }
-                let least = held.iter().copied().min_by(|&a, &b| entries.by_age(a, b));
-                prop_assert_eq!(heap.first(), least);
-            }
-            held.sort_by(|&a, &b| entries.by_age(a, b));
-            for at in held {
-                prop_assert_eq!(heap.first(), Some(at));
-                heap.remove(&mut entries, at);
-            }
+    /// Takes out the slabs that stand at `seen_us`, which is where the first stands, or before; a few more than `most` at
+    /// most.
+    pub(crate) fn take_at(&mut self, seen_us: u64, most: u64) -> Vec<u32> {
+        let mut slabs = Vec::new();
+        while slabs.len() as u64 <= most
+            && let Some(top) = self.items.peek_mut().filter(|top| top.0.rank.1 <= seen_us)
+        {
+            slabs.push(PeekMut::pop(top).0.slab);
         }
+        slabs.sort_unstable();
+        slabs.dedup();
+        slabs
+    }
+
+    /// Drops what is no longer needed, if there is much of it.
+    pub(crate) fn tidy(&mut self, ask: impl Fn(u32) -> Option<(u32, u64)>) {
+        if self.items.len() <= self.limit {
+            return;
+        }
+        let mut slabs: Vec<u32> = self.items.drain().map(|item| item.0.slab).collect();
+        slabs.sort_unstable();
+        slabs.dedup();
+        let bound = |slab: u32| ask(slab).map(|(accesses, seen_us)| Reverse(Item::bound(accesses, seen_us, slab)));
+        self.items = slabs.into_iter().filter_map(bound).collect();
+        self.exact_us = None;
+        self.limit = self.items.len() * 2 + FEW;
+    }
+
+    /// All slabs that it knows of, some of them twice.
+    pub(crate) fn slabs(&self) -> impl Iterator<Item = u32> + '_ {
+        self.items.iter().map(|item| item.0.slab)
     }
 }

@@ -3,12 +3,39 @@
 
 use super::Index;
 use super::names::Pins;
-use super::write::{Said, Spot};
+use super::write::{Spot, continues};
 use crate::applied::Applied;
 use crate::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
 use crate::limits::{MAX_CHAIN_BLOCKS, MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
-use crate::view::tables::BlockRef;
-use std::sync::Arc;
+use crate::store::{Last, Said};
+
+/// Single entries in a row that seem to be blocks of one chain: they are written together, as a chain is.
+#[derive(Default)]
+struct Row<'u> {
+    /// The spot of the entries, or of the last one.
+    spot: Option<Spot>,
+    tier: i32,
+    /// By how many tokens each is more than the one before; 0 for a row of one.
+    step: i32,
+    blocks: Vec<(&'u [u8], i32)>,
+}
+
+impl<'u> Row<'u> {
+    /// Takes an entry in that continues the row; false if it doesn't.
+    fn takes(&mut self, adapter: &str, tier: i32, exact: &'u Exact) -> bool {
+        let (Some(spot), Some(&(_, tokens))) = (&self.spot, self.blocks.last()) else { return false };
+        let partition_at = spot.partition.at;
+        let last = Last { slab: 0, position: 0, partition_at, tokens, step: self.step };
+        let is_next = *spot.partition.adapter == *adapter
+            && self.tier == tier
+            && continues(&last, partition_at, exact.token_count);
+        if is_next {
+            self.step = exact.token_count - tokens;
+            self.blocks.push((&exact.hash, exact.token_count));
+        }
+        is_next
+    }
+}
 
 /// True for an id that may name something.
 fn is_id(id: &str) -> bool {
@@ -22,7 +49,7 @@ fn is_hash(hash: &[u8]) -> bool {
 
 impl Index {
     /// One delta as of `stamp_us`.
-    pub(crate) fn apply_delta(&mut self, delta: &Delta, stamp_us: u64, applied: &mut Applied) {
+    pub(crate) fn apply_delta(&mut self, pins: &Pins<'_>, delta: &Delta, stamp_us: u64, applied: &mut Applied) {
         let (replica, tenant, model) = match delta {
             Delta::Update(update) => (&update.replica, &update.tenant, &update.model),
             Delta::Event(event) => (&event.replica, &event.tenant, &event.model),
@@ -34,11 +61,20 @@ impl Index {
             applied.refused += 1;
             return;
         }
-        let tables = Arc::clone(&self.tables);
-        let pins = Pins::new(&tables);
         match delta {
-            Delta::Update(update) => self.apply_update(&pins, update, stamp_us, applied),
-            Delta::Event(event) => self.apply_event(&pins, event, stamp_us, applied),
+            Delta::Update(update) => self.apply_update(pins, update, stamp_us, applied),
+            Delta::Event(event) => self.apply_event(pins, event, stamp_us, applied),
+        }
+    }
+
+    /// Asks for what an event will need, if it is of the (tenant, model) that was named last.
+    pub(crate) fn prefetch(&self, delta: &Delta) {
+        if let (Delta::Event(Event { kind: EventKind::PrefixEvicted { hash, .. }, tenant, model, .. }), Some(last)) =
+            (delta, &self.last_member)
+            && *last.domain.model == **model
+            && *last.domain.tenant.name == **tenant
+        {
+            self.store.prefetch(last.domain.id, hash);
         }
     }
 
@@ -46,10 +82,11 @@ impl Index {
         let at_us = clamp_us(update.timestamp_us, stamp_us);
         let mut added = 0;
         if is_id(&update.scheme) {
-            let mut last = None;
+            let mut row = Row::default();
             for entry in &update.entries {
-                added += self.apply_entry(pins, update, entry, at_us, &mut last, applied);
+                added += self.apply_entry(pins, update, entry, at_us, &mut row, applied);
             }
+            added += self.finish_row(&mut row, at_us);
         } else {
             applied.refused += update.entries.len() as u64;
         }
@@ -65,14 +102,14 @@ impl Index {
         self.enforce_cap(pins, budget, applied);
     }
 
-    /// Writes what one entry stands for; returns how many entries are new. `last` is the spot of the entry before.
-    fn apply_entry(
+    /// Writes what one entry stands for, unless it joins the row of single entries; returns how many entries are new.
+    fn apply_entry<'u>(
         &mut self,
         pins: &Pins<'_>,
-        update: &Update,
-        entry: &PrefixEntry,
+        update: &'u Update,
+        entry: &'u PrefixEntry,
         last_seen_us: u64,
-        last: &mut Option<Spot>,
+        row: &mut Row<'u>,
         applied: &mut Applied,
     ) -> u64 {
         let is_sound = |chain: &Chain| chain.is_sound(MAX_HASH_BYTES, MAX_CHAIN_BLOCKS);
@@ -88,15 +125,33 @@ impl Index {
         if is_bad || (exact.is_none() && entry.chain.is_none()) {
             return 0;
         }
-        let Some(spot) = self.spot(pins, update, &entry.adapter, last.take()) else { return 0 };
         let tier = if entry.tier == 0 { 1 } else { entry.tier };
-        let blocks = entry.chain.iter().flat_map(Chain::blocks);
-        let alone = exact.map(|exact| (exact.hash.as_slice(), exact.token_count));
-        let mut added = 0;
-        for (hash, tokens) in blocks.chain(alone) {
-            added += u64::from(self.upsert(pins, &spot, hash, Said { last_seen_us, tokens, tier }));
+        if let (None, Some(exact)) = (&entry.chain, exact)
+            && row.takes(&entry.adapter, tier, exact)
+        {
+            return 0;
         }
-        *last = Some(spot);
+        let mut added = self.finish_row(row, last_seen_us);
+        let Some(spot) = self.spot(pins, update, &entry.adapter, row.spot.take()) else { return added };
+        if let Some(chain) = &entry.chain {
+            let blocks: Vec<(&[u8], i32)> = chain.blocks().collect();
+            added += self.put(&spot, &blocks, Said { seen_us: last_seen_us, tier, accesses: 0 }, None);
+        }
+        if let Some(exact) = exact {
+            (row.tier, row.step) = (tier, 0);
+            row.blocks.push((&exact.hash, exact.token_count));
+        }
+        row.spot = Some(spot);
+        added
+    }
+
+    /// Writes the row of single entries; returns how many are new.
+    fn finish_row(&mut self, row: &mut Row<'_>, seen_us: u64) -> u64 {
+        let (Some(spot), Some(&(_, tokens))) = (&row.spot, row.blocks.first()) else { return 0 };
+        let last = self.members[spot.member.at].last;
+        let before = last.filter(|last| continues(last, spot.partition.at, tokens));
+        let added = self.put(spot, &row.blocks, Said { seen_us, tier: row.tier, accesses: 0 }, before);
+        row.blocks.clear();
         added
     }
 
@@ -116,18 +171,18 @@ impl Index {
 
     fn apply_event(&mut self, pins: &Pins<'_>, event: &Event, stamp_us: u64, applied: &mut Applied) {
         let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
+        if member.is_some() {
+            self.last_member.clone_from(&member);
+        }
         match &event.kind {
             EventKind::PrefixEvicted { hash, adapter } => {
                 let Some(member) = member else { return };
-                let key = BlockRef { domain: member.domain.id, hash };
-                let Some(block) = pins.tables.blocks.get(&key, &pins.blocks) else { return };
-                let named = block.groups().filter(|group| {
-                    let partition = &self.entries.partitions[group.partition_at].shared;
-                    adapter.is_empty() || *partition.adapter == **adapter
-                });
-                let slots: Vec<u32> = named.filter_map(|group| Some(group.holder(member.at)?.slot)).collect();
-                for slot in slots {
-                    self.remove_entry(pins, slot);
+                for (slab, position) in self.store.find_all(member.domain.id, hash) {
+                    let partition = self.store.partition_of(slab).and_then(|at| self.partitions.get(at));
+                    let is_named = partition.is_some_and(|p| adapter.is_empty() || *p.shared.adapter == **adapter);
+                    if is_named && self.store.span(slab, member.seat, position).is_some() {
+                        self.remove(pins, member.at, slab, (position, position + 1));
+                    }
                 }
             }
             EventKind::AllCleared => {

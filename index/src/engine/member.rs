@@ -1,13 +1,13 @@
-//! A replica in a (tenant, model) as the writer keeps it: sums over its entries, its entries in order, and which of
-//! them stand in the orders over all members. ALL_CLEARED retires a member whole, which is why sums and orders are
+//! A replica in a (tenant, model) as the writer keeps it: sums over its entries, which come first, and which of them
+//! stand in the orders over all members. ALL_CLEARED retires a member whole, which is why sums and orders are
 //! kept per member at all.
 
 use super::Index;
-use super::entries::Entries;
-use super::heap::{ByAge, ByUse, Heap};
+use super::heap::{Firsts, Top};
 use super::orders::{AgeKey, VictimKey};
 use crate::digest::NameHash;
-use crate::view::names::{Domain, Member};
+use crate::store::{Edit, Last};
+use crate::view::names::Member;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,24 +27,27 @@ pub(crate) struct MemberState {
     pub(crate) bytes: u64,
     /// Its entries by scope.
     pub(crate) scopes: BTreeMap<u32, u64>,
-    /// Its entries by age, apart by whether they have been used and whether they lead their prefix.
-    ages: [Heap<ByAge>; 4],
-    /// Its used entries by use.
-    uses: Heap<ByUse>,
+    /// Where its last entry was put: a single one that continues it goes there too.
+    pub(crate) last: Option<Last>,
+    /// The slabs that it has entries in, by age.
+    pub(crate) ages: Firsts,
+    /// The same by use, while its tenant is LFU.
+    uses: Option<Firsts>,
     heads: Heads,
     is_dirty: bool,
 }
 
-/// The keys under which a member stands in the orders over all members.
+/// The keys under which a member stands in the orders over all members: where its first entries do, or before.
 #[derive(Clone, Default)]
 struct Heads {
     age: Option<AgeKey>,
-    prefix: Option<AgeKey>,
     victim: Option<VictimKey>,
+    /// The entry that `victim` is of, while nothing of the member has changed since.
+    victim_top: Option<Top>,
 }
 
 impl MemberState {
-    pub(crate) fn new(shared: Arc<Member>, base: NameHash) -> Self {
+    pub(crate) fn new(shared: Arc<Member>, base: NameHash, is_lfu: bool) -> Self {
         Self {
             shared,
             base,
@@ -53,104 +56,65 @@ impl MemberState {
             digest: 0,
             bytes: 0,
             scopes: BTreeMap::new(),
-            ages: Default::default(),
-            uses: Heap::default(),
+            last: None,
+            ages: Firsts::default(),
+            uses: is_lfu.then(Firsts::default),
             heads: Heads::default(),
             is_dirty: false,
         }
     }
 
-    /// Puts a new entry of this member into its orders.
-    pub(crate) fn push(&mut self, entries: &mut Entries, slot: u32) {
-        let class = entries[slot].class();
-        self.ages[class].push(entries, slot);
-        if entries[slot].accesses > 0 {
-            self.uses.push(entries, slot);
-        }
+    /// Forgets what is only true while nothing of it changes.
+    pub(crate) fn touch(&mut self) {
+        self.heads.victim_top = None;
     }
 
-    /// Takes an entry out of its orders.
-    pub(crate) fn remove(&mut self, entries: &mut Entries, slot: u32) {
-        let class = entries[slot].class();
-        self.ages[class].remove(entries, slot);
-        if entries[slot].accesses > 0 {
-            self.uses.remove(entries, slot);
-        }
+    /// Begins to order its entries by use, or ceases to.
+    pub(crate) fn set_lfu(&mut self, is_lfu: bool) {
+        self.uses = is_lfu.then(|| {
+            let mut uses = Firsts::default();
+            self.ages.slabs().for_each(|slab| uses.note(0, 0, slab));
+            uses
+        });
     }
 
-    /// Puts an entry whose age has changed back into order.
-    pub(crate) fn fix(&mut self, entries: &mut Entries, slot: u32) {
-        let class = entries[slot].class();
-        self.ages[class].fix(entries, slot);
-        if entries[slot].accesses > 0 {
-            self.uses.fix(entries, slot);
-        }
-    }
-
-    /// Makes an entry lead its prefix, or no longer.
-    pub(crate) fn set_leads(&mut self, entries: &mut Entries, slot: u32, leads: bool) {
-        if entries[slot].leads != leads {
-            self.ages[entries[slot].class()].remove(entries, slot);
-            entries.standing(slot).leads = leads;
-            self.ages[entries[slot].class()].push(entries, slot);
-        }
-    }
-
-    /// The oldest entry.
-    pub(crate) fn oldest(&self, entries: &Entries) -> Option<u32> {
-        self.first_of(entries, [0, 1, 2, 3])
-    }
-
-    /// The oldest entry that leads its prefix.
-    pub(crate) fn oldest_prefix(&self, entries: &Entries) -> Option<u32> {
-        self.first_of(entries, [1, 3])
-    }
-
-    /// The entry that the cap takes first, with the count that it goes by.
-    pub(crate) fn victim(&self, entries: &Entries, is_lfu: bool) -> Option<(u32, u32)> {
-        if !is_lfu {
-            return Some((0, self.oldest(entries)?));
-        }
-        let unused = self.first_of(entries, [0, 1]).map(|slot| (0, slot));
-        unused.or_else(|| self.uses.first().map(|slot| (entries[slot].accesses, slot)))
-    }
-
-    fn first_of<const N: usize>(&self, entries: &Entries, classes: [usize; N]) -> Option<u32> {
-        let firsts = classes.into_iter().filter_map(|class| self.ages[class].first());
-        firsts.min_by(|&a, &b| entries.by_age(a, b))
+    /// True when the head of an order may now be behind an entry seen then.
+    fn overtakes(&self, seen_us: u64) -> bool {
+        let is_first = |key: Option<&AgeKey>| key.is_none_or(|key| seen_us <= key.last_seen_us);
+        is_first(self.heads.age.as_ref()) || is_first(self.heads.victim.as_ref().map(|key| &key.age))
     }
 }
 
-/// True when a slot still is what a key says.
-fn is_current(entries: &Entries, key: &AgeKey, slot: u32) -> bool {
-    let held = &entries[slot];
-    let partition = &entries.partitions[held.partition].shared;
-    key.slot == slot
-        && key.last_seen_us == held.last_seen_us
-        && key.tokens.0 == held.tokens
-        && Arc::ptr_eq(&key.scheme, &partition.scheme)
-        && Arc::ptr_eq(&key.adapter, &partition.adapter)
-        && key.hash == held.hash
-}
-
-fn age_key(entries: &Entries, member: &Member, slot: u32) -> AgeKey {
-    let held = &entries[slot];
-    let partition = &entries.partitions[held.partition].shared;
-    let Domain { tenant, model, .. } = &*member.domain;
-    AgeKey {
-        last_seen_us: held.last_seen_us,
-        tokens: Reverse(held.tokens),
-        tenant: Arc::clone(&tenant.name),
-        model: Arc::clone(model),
-        scheme: Arc::clone(&partition.scheme),
-        adapter: Arc::clone(&partition.adapter),
-        hash: held.hash.clone(),
-        replica: Arc::clone(&member.replica),
-        slot,
-    }
+/// Whose entry is first, and which.
+pub(crate) struct Chosen {
+    pub(crate) member: u32,
+    pub(crate) top: Top,
 }
 
 impl Index {
+    /// Notes in the orders that an edit brought entries of a member in, or refreshed them, at `seen_us`.
+    pub(crate) fn note_put(&mut self, at: u32, edit: &Edit, seen_us: u64) {
+        let Self { members, store, orders, .. } = self;
+        let member = &mut members[at];
+        let seat = (member.shared.domain.id, member.shared.seat);
+        let mut is_behind = false;
+        if member.ages.needs(edit.had_us, seen_us) {
+            member.ages.note(0, seen_us, edit.slab);
+            member.ages.tidy(|slab| store.first_of(slab, seat, false).map(|first| (0, first.seen_us)));
+            is_behind = member.overtakes(seen_us);
+        }
+        let may_lower = edit.added > 0 || edit.newest_us.is_none_or(|newest_us| seen_us <= newest_us);
+        if let Some(uses) = member.uses.as_mut().filter(|_| may_lower) {
+            uses.note(0, 0, edit.slab);
+            uses.tidy(|slab| store.first_of(slab, seat, true).map(|first| (first.accesses, first.seen_us)));
+            is_behind = true;
+        }
+        if is_behind && !member.is_dirty && member.retirement.is_none() {
+            member.is_dirty = true;
+            orders.dirty.push(at);
+        }
+    }
+
     /// Notes that a member's first entries may have changed.
     pub(crate) fn soil(&mut self, at: u32) {
         let member = &mut self.members[at];
@@ -160,77 +124,133 @@ impl Index {
         }
     }
 
-    /// Brings the orders over all members up to date.
+    /// A member's oldest entry, or the one that the cap takes first.
+    pub(crate) fn first_of_member(&mut self, at: u32, by_use: bool) -> Option<Top> {
+        let Self { members, store, partitions, .. } = self;
+        let member = members.get_mut(at)?;
+        let seat = (member.shared.domain.id, member.shared.seat);
+        let heap = match &mut member.uses {
+            Some(uses) if by_use => uses,
+            _ => &mut member.ages,
+        };
+        heap.first(|slab| {
+            let first = store.first_of(slab, seat, by_use)?;
+            Some((first, Arc::clone(&partitions.get(store.partition_of(slab)?)?.shared)))
+        })
+    }
+
+    /// Brings the orders over all members up to date with what came in.
     pub(crate) fn sync_heads(&mut self) {
         while let Some(at) = self.orders.dirty.pop() {
             // The position may be somebody else's by now, for whom this is one check too many.
             if self.members.get(at).is_some_and(|member| member.retirement.is_none()) {
                 self.members[at].is_dirty = false;
-                self.sync_member(at);
+                self.sync_age(at);
+                self.sync_victim(at);
             }
         }
     }
 
-    fn sync_member(&mut self, at: u32) {
-        let Self { members, entries, tenants, orders, .. } = self;
-        let member = &mut members[at];
-        let shared = Arc::clone(&member.shared);
-        let tenant = &mut tenants[shared.domain.tenant.at];
-        let key = |slot| age_key(entries, &shared, slot);
-        let same = |held: &Option<AgeKey>, slot: Option<u32>| match (held, slot) {
-            (Some(held), Some(slot)) => is_current(entries, held, slot),
-            (None, None) => true,
-            _ => false,
-        };
+    /// The oldest of all entries that have expired.
+    pub(crate) fn first_expired(&mut self) -> Option<Chosen> {
+        loop {
+            self.sync_heads();
+            let member = self.orders.ages.first_expired(self.time_us, self.meta.default_ttl_us)?.member.at;
+            if let Some(top) = self.sync_age(member) {
+                return Some(Chosen { member, top });
+            }
+        }
+    }
 
-        let oldest = member.oldest(entries);
-        if !same(&member.heads.age, oldest) {
-            if let Some(old) = std::mem::replace(&mut member.heads.age, oldest.map(key)) {
-                orders.ages.remove(tenant.ttl, &old);
+    /// The entry that the cap takes first.
+    pub(crate) fn first_victim(&mut self) -> Option<Chosen> {
+        loop {
+            self.sync_heads();
+            let member = self.orders.victims.first()?.age.member.at;
+            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take() {
+                return Some(Chosen { member, top });
             }
-            if let Some(new) = &member.heads.age {
-                orders.ages.insert(tenant.ttl, new.clone());
+            if let Some(top) = self.sync_victim(member) {
+                return Some(Chosen { member, top });
             }
         }
-        if shared.domain.tenant.reserved {
-            return;
+    }
+
+    /// Puts a member where its oldest entry stands; returns that if it stood there already.
+    fn sync_age(&mut self, at: u32) -> Option<Top> {
+        let top = self.first_of_member(at, false);
+        let Self { members, tenants, orders, .. } = self;
+        let member = members.get_mut(at)?;
+        let ttl = tenants[member.shared.domain.tenant.at].ttl;
+        if let (Some(held), Some(top)) = (&member.heads.age, &top)
+            && is_current(held, top)
+        {
+            return Some(top.clone());
         }
-        let prefix = member.oldest_prefix(entries);
-        if !same(&member.heads.prefix, prefix) {
-            if let Some(old) = std::mem::replace(&mut member.heads.prefix, prefix.map(key)) {
-                tenant.prefix_heads.remove(&old);
-            }
-            tenant.prefix_heads.extend(member.heads.prefix.clone());
+        let new = top.map(|top| age_key(&member.shared, &top));
+        if let Some(old) = std::mem::replace(&mut member.heads.age, new) {
+            orders.ages.remove(ttl, &old);
         }
-        let victim = member.victim(entries, tenant.is_lfu);
-        let is_same = match (&member.heads.victim, victim) {
-            (Some(held), Some((accesses, slot))) => held.accesses == accesses && is_current(entries, &held.age, slot),
-            (None, None) => true,
-            _ => false,
-        };
-        if !is_same {
-            let new = victim.map(|(accesses, slot)| VictimKey { accesses, age: key(slot) });
-            if let Some(old) = std::mem::replace(&mut member.heads.victim, new) {
-                orders.victims.remove(&old);
-            }
-            orders.victims.extend(member.heads.victim.clone());
+        if let Some(new) = &member.heads.age {
+            orders.ages.insert(ttl, new.clone());
         }
+        None
+    }
+
+    /// The same for the entry that the cap takes first. The reserved tenant has none.
+    fn sync_victim(&mut self, at: u32) -> Option<Top> {
+        let tenant = &self.members.get(at)?.shared.domain.tenant;
+        if tenant.reserved {
+            return None;
+        }
+        let is_lfu = self.tenants[tenant.at].is_lfu;
+        let top = self.first_of_member(at, is_lfu);
+        let Self { members, orders, .. } = self;
+        let member = members.get_mut(at)?;
+        if let (Some(held), Some(top)) = (&member.heads.victim, &top)
+            && held.accesses == top.first.accesses
+            && is_current(&held.age, top)
+        {
+            return Some(top.clone());
+        }
+        let new = top.as_ref().map(|top| VictimKey { accesses: top.first.accesses, age: age_key(&member.shared, top) });
+        member.heads.victim_top = top;
+        if let Some(old) = std::mem::replace(&mut member.heads.victim, new) {
+            orders.victims.remove(&old);
+        }
+        orders.victims.extend(member.heads.victim.clone());
+        None
     }
 
     /// Takes a member out of the orders over all members, as it is about to vanish, retire or change its rules.
     pub(crate) fn unlink_heads(&mut self, at: u32) {
         let Self { members, tenants, orders, .. } = self;
         let member = &mut members[at];
-        let tenant = &mut tenants[member.shared.domain.tenant.at];
+        let ttl = tenants[member.shared.domain.tenant.at].ttl;
         let heads = std::mem::take(&mut member.heads);
         if let Some(key) = heads.age {
-            orders.ages.remove(tenant.ttl, &key);
-        }
-        if let Some(key) = heads.prefix {
-            tenant.prefix_heads.remove(&key);
+            orders.ages.remove(ttl, &key);
         }
         if let Some(key) = heads.victim {
             orders.victims.remove(&key);
         }
+    }
+}
+
+/// True when a key says what an entry is.
+fn is_current(key: &AgeKey, top: &Top) -> bool {
+    key.last_seen_us == top.first.seen_us
+        && key.tokens.0 == top.first.tokens
+        && Arc::ptr_eq(&key.partition, &top.partition)
+        && key.hash == top.first.hash
+}
+
+fn age_key(member: &Arc<Member>, top: &Top) -> AgeKey {
+    AgeKey {
+        last_seen_us: top.first.seen_us,
+        tokens: Reverse(top.first.tokens),
+        partition: Arc::clone(&top.partition),
+        hash: top.first.hash.clone(),
+        member: Arc::clone(member),
     }
 }

@@ -3,12 +3,13 @@
 //! `view` module; see `ingest` for deltas, `trim` and `sweep` for what goes, `write` for how entries are published.
 
 mod account;
-pub(crate) mod entries;
+mod group;
 mod heap;
 mod ingest;
 mod member;
 pub(crate) mod names;
 mod orders;
+mod prefixes;
 mod probe;
 mod retire;
 mod ring;
@@ -23,28 +24,42 @@ pub(crate) mod write;
 use crate::applied::{Applied, AuditResult, BatchOutcome, Totals};
 use crate::command::{Batch, ClusterMeta, Command, Stamped};
 use crate::policy::{PolicySet, PolicySource};
+use crate::snapshot::walk::Walk;
+use crate::store::{Edit, Store};
+use crate::view::names::Member;
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
-use entries::Entries;
 use member::MemberState;
-use names::{DomainState, ScopeState, TenantState};
+use names::{DomainState, PartitionState, Pins, ScopeState, TenantState};
 use orders::Orders;
 use ring::DigestRing;
 use sessions::Sessions;
 use slab::Slab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// So many deltas ahead, what a delta will need is asked for.
+const LOOK_AHEAD: usize = 6;
 
 /// The single writer: owned by one thread, it applies the log in order.
 pub struct Index {
     hash_seed: u64,
     pub(crate) tables: Arc<Tables>,
-    pub(crate) entries: Entries,
+    pub(crate) store: Store,
     pub(crate) members: Slab<MemberState>,
+    pub(crate) partitions: Slab<PartitionState>,
     scopes: Slab<ScopeState>,
     domains: Slab<DomainState>,
     tenants: Slab<TenantState>,
     orders: Orders,
+    /// Seats that members have left, and when: (stamp, domain's position and id, seat).
+    left_seats: VecDeque<(u64, u32, u64, u32)>,
+    /// A buffer.
+    edits: Vec<Edit>,
+    /// The member that was named last, while its name leads to it.
+    last_member: Option<Arc<Member>>,
+    /// The records of a snapshot in the making that aren't entries, and the names that entries refer to.
+    pub(crate) walk: Option<Walk>,
     /// Members with dead entries, by the number of their retirement.
     retired: BTreeMap<u64, u32>,
     pub(crate) next_retirement: u64,
@@ -64,15 +79,21 @@ pub struct Index {
 impl Index {
     /// An empty index. `hash_seed` seeds internal tables against chosen hashes and influences no result.
     pub fn new(hash_seed: u64) -> Self {
+        let tables = Arc::new(Tables::new(hash_seed));
         let index = Self {
             hash_seed,
-            tables: Arc::new(Tables::new(hash_seed)),
-            entries: Entries::default(),
+            store: Store::new(Arc::clone(&tables.store)),
+            tables,
             members: Slab::default(),
+            partitions: Slab::default(),
             scopes: Slab::default(),
             domains: Slab::default(),
             tenants: Slab::default(),
             orders: Orders::default(),
+            left_seats: VecDeque::new(),
+            edits: Vec::new(),
+            last_member: None,
+            walk: None,
             retired: BTreeMap::new(),
             next_retirement: 0,
             next_id: 0,
@@ -123,8 +144,13 @@ impl Index {
         if !self.sessions.admit(batch.session, batch.sequence, self.time_us) {
             return BatchOutcome::Duplicate;
         }
-        for delta in &batch.deltas {
-            self.apply_delta(delta, self.time_us, applied);
+        let tables = Arc::clone(&self.tables);
+        let pins = Pins::new(&tables);
+        for (at, delta) in batch.deltas.iter().enumerate() {
+            if let Some(ahead) = batch.deltas.get(at + LOOK_AHEAD) {
+                self.prefetch(ahead);
+            }
+            self.apply_delta(&pins, delta, self.time_us, applied);
         }
         BatchOutcome::Applied
     }
@@ -132,6 +158,7 @@ impl Index {
     /// Records that the state is the one after the log entry at `index`, and tells readers.
     pub(crate) fn settle_at(&mut self, index: u64) {
         self.applied_index = index;
+        self.store.reclaim();
         self.ring.push(index, self.digest);
         self.tables.published.store(Arc::new(Published {
             applied_index: index,

@@ -3,17 +3,17 @@
 //! ids are private to a node and never influence a result.
 
 use super::Index;
+use super::heap::Firsts;
 use super::member::MemberState;
-use super::orders::{AgeKey, TtlClass};
+use super::orders::TtlClass;
 use crate::digest::{self, NameHash};
 use crate::formula;
 use crate::limits::RESERVED_TENANT;
-use crate::view::block::Block;
-use crate::view::names::{Count, Domain, Member, Model, Node, Partition, Reporting, Scope, Tenant};
+use crate::view::names::{Count, Domain, Member, Model, Node, Partition, Roster, Scope, Tenant};
 use crate::view::settings;
-use crate::view::tables::{BlockKey, Kind, NameKey, NameRef, Tables};
+use crate::view::tables::{Kind, NameKey, NameRef, Tables};
 use papaya::LocalGuard;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A tenant.
@@ -24,18 +24,22 @@ pub(crate) struct TenantState {
     /// True when the cap takes its least used entries first.
     pub(crate) is_lfu: bool,
     domains: u32,
-    /// The oldest prefix that each member leads.
-    pub(crate) prefix_heads: BTreeSet<AgeKey>,
+    /// Slabs by their oldest prefix, once that has been asked for.
+    pub(crate) prefixes: Option<Firsts>,
     /// Retirements with entries left to purge.
     pub(crate) retired: BTreeSet<u64>,
 }
 
 /// A (tenant, model).
 pub(crate) struct DomainState {
-    pub(crate) reporting: Arc<Reporting>,
+    id: u64,
+    pub(crate) roster: Arc<Roster>,
     /// The model's sums over tenants; `None` under the reserved tenant, which is in no sum.
     pub(crate) model: Option<Arc<Model>>,
     members: u32,
+    /// The member in each seat; a seat that is free, or soon will be, says who was in it last.
+    pub(crate) seats: Vec<u32>,
+    pub(crate) free_seats: Vec<u32>,
 }
 
 /// A (tenant, model, hash scheme).
@@ -55,32 +59,28 @@ pub(crate) struct PartitionState {
     pub(crate) entries: u64,
 }
 
+/// Most seats of a (tenant, model), those that are waiting to be free included.
+const MAX_SEATS: u32 = 1 << crate::store::SEAT_BITS;
+
 /// The shared tables with a guard on each, for the length of one step of apply.
 pub(crate) struct Pins<'t> {
     pub(crate) tables: &'t Tables,
     pub(crate) names: LocalGuard<'t>,
-    pub(crate) blocks: LocalGuard<'t>,
 }
 
 impl<'t> Pins<'t> {
     pub(crate) fn new(tables: &'t Tables) -> Self {
-        Self { tables, names: tables.names.guard(), blocks: tables.blocks.guard() }
+        Self { tables, names: tables.names.guard() }
     }
 
     fn name(&self, kind: Kind, parent: u64, name: &Arc<str>, node: Node) {
         self.tables.names.insert(NameKey { kind, parent, name: Arc::clone(name) }, node, &self.names);
+        self.tables.note_name(kind);
     }
 
     fn forget(&self, kind: Kind, parent: u64, name: &str) {
         self.tables.names.remove(&NameRef { kind, parent, name }, &self.names);
-    }
-
-    /// Publishes a block, or its absence.
-    pub(crate) fn publish(&self, key: BlockKey, block: Option<Block>) {
-        match block {
-            Some(block) => drop(self.tables.blocks.insert(key, block, &self.blocks).is_some()),
-            None => drop(self.tables.blocks.remove(&key, &self.blocks).is_some()),
-        }
+        self.tables.note_name(kind);
     }
 }
 
@@ -97,6 +97,13 @@ fn ensure_model(pins: &Pins<'_>, name: &str) -> Arc<Model> {
 impl Index {
     /// The member of a replica that isn't retired.
     pub(crate) fn find_member(&self, pins: &Pins<'_>, tenant: &str, model: &str, replica: &str) -> Option<Arc<Member>> {
+        if let Some(last) = &self.last_member
+            && *last.replica == *replica
+            && *last.domain.model == *model
+            && *last.domain.tenant.name == *tenant
+        {
+            return Some(Arc::clone(last));
+        }
         let domain = pins.tables.domain(tenant, model, &pins.names)?;
         pins.tables.member(domain.id, replica, &pins.names).cloned()
     }
@@ -111,10 +118,12 @@ impl Index {
         replica: &str,
     ) -> Option<Arc<Member>> {
         if let Some(member) = self.find_member(pins, tenant, model, replica) {
+            self.last_member = Some(Arc::clone(&member));
             return Some(member);
         }
         let member = self.new_member(pins, tenant, model, replica)?;
         pins.name(Kind::Member, member.domain.id, &member.replica, Node::Member(Arc::clone(&member)));
+        self.domains[member.domain.at].roster.seat(member.seat, Some(&member));
         self.totals.members += 1;
         if !member.domain.tenant.reserved {
             self.totals.bytes += formula::member_bytes(tenant, model, replica);
@@ -132,16 +141,54 @@ impl Index {
     ) -> Option<Arc<Member>> {
         let at = self.members.next()?;
         let domain = self.ensure_domain(pins, tenant, model)?;
+        let seat = self.new_seat(domain.at, at)?;
         let member = Arc::new(Member {
             at,
+            seat,
             domain: Arc::clone(&domain),
             replica: replica.into(),
             retired: false.into(),
             stats: None.into(),
+            has_stats: false.into(),
         });
-        self.members.insert(MemberState::new(Arc::clone(&member), digest::member(tenant, model, replica)))?;
+        let is_lfu = self.tenants[domain.tenant.at].is_lfu;
+        self.members.insert(MemberState::new(Arc::clone(&member), digest::member(tenant, model, replica), is_lfu))?;
         self.domains[domain.at].members += 1;
         Some(member)
+    }
+
+    /// A seat for a member: spans name their holders by it.
+    fn new_seat(&mut self, domain: u32, member: u32) -> Option<u32> {
+        self.free_seats();
+        let domain = &mut self.domains[domain];
+        if let Some(seat) = domain.free_seats.pop() {
+            domain.seats[seat as usize] = member;
+            return Some(seat);
+        }
+        let seat = u32::try_from(domain.seats.len()).ok().filter(|&seat| seat < MAX_SEATS)?;
+        domain.seats.push(member);
+        Some(seat)
+    }
+
+    /// The member in each seat of each domain.
+    pub(crate) fn seats(&self) -> BTreeMap<u64, Vec<u32>> {
+        self.domains.iter().map(|(_, domain)| (domain.id, domain.seats.clone())).collect()
+    }
+
+    /// Frees the seats of members that no reader can take for somebody else's any more.
+    fn free_seats(&mut self) {
+        if self.left_seats.is_empty() {
+            return;
+        }
+        let until = self.store.look();
+        while let Some(&(stamp, at, id, seat)) = self.left_seats.front()
+            && stamp < until
+        {
+            self.left_seats.pop_front();
+            if let Some(domain) = self.domains.get_mut(at).filter(|domain| domain.id == id) {
+                domain.free_seats.push(seat);
+            }
+        }
     }
 
     fn ensure_domain(&mut self, pins: &Pins<'_>, tenant: &str, model: &str) -> Option<Arc<Domain>> {
@@ -160,13 +207,14 @@ impl Index {
             entries: Count::default(),
             prefixes: Count::default(),
         });
-        let reporting = Arc::new(Reporting::default());
-        let node = Node::Domain(Arc::clone(&domain), Arc::clone(&reporting));
+        let roster = Arc::new(Roster::default());
+        let node = Node::Domain(Arc::clone(&domain), Arc::clone(&roster));
         pins.name(Kind::Domain, tenant.id, &domain.model, node);
         if let Some(sums) = &sums {
             sums.domains.add(1);
         }
-        self.domains.insert(DomainState { reporting, model: sums, members: 0 })?;
+        let (seats, free_seats) = (Vec::new(), Vec::new());
+        self.domains.insert(DomainState { id: domain.id, roster, model: sums, members: 0, seats, free_seats })?;
         self.tenants[tenant.at].domains += 1;
         Some(domain)
     }
@@ -189,7 +237,7 @@ impl Index {
             ttl: TtlClass::of(&self.policies, name),
             is_lfu: settings::is_lfu(&self.policies, name),
             domains: 0,
-            prefix_heads: BTreeSet::new(),
+            prefixes: None,
             retired: BTreeSet::new(),
         })?;
         pins.name(Kind::Tenant, 0, &tenant.name, Node::Tenant(Arc::clone(&tenant)));
@@ -200,7 +248,7 @@ impl Index {
     pub(crate) fn ensure_partition(
         &mut self,
         pins: &Pins<'_>,
-        domain: &Domain,
+        domain: &Arc<Domain>,
         scheme: &str,
         adapter: &str,
     ) -> Option<Arc<Partition>> {
@@ -211,11 +259,16 @@ impl Index {
         if let Some(partition) = pins.tables.partition(scope.id, adapter, &pins.names) {
             return Some(Arc::clone(partition));
         }
-        let at = self.entries.partitions.next()?;
-        let partition =
-            Arc::new(Partition { id: self.new_id(), at, scheme: Arc::clone(&scope.scheme), adapter: adapter.into() });
+        let at = self.partitions.next()?;
+        let partition = Arc::new(Partition {
+            id: self.new_id(),
+            at,
+            domain: Arc::clone(domain),
+            scheme: Arc::clone(&scope.scheme),
+            adapter: adapter.into(),
+        });
         pins.name(Kind::Partition, scope.id, &partition.adapter, Node::Partition(Arc::clone(&partition)));
-        self.entries.partitions.insert(PartitionState {
+        self.partitions.insert(PartitionState {
             shared: Arc::clone(&partition),
             scope: scope.at,
             base: digest::partition(scheme, adapter),
@@ -241,7 +294,7 @@ impl Index {
 
     /// Forgets a partition without entries, and its scope if that was the last.
     pub(crate) fn drop_partition(&mut self, pins: &Pins<'_>, at: u32) {
-        let Some(partition) = self.entries.partitions.remove(at) else { return };
+        let Some(partition) = self.partitions.remove(at) else { return };
         let scope = &mut self.scopes[partition.scope];
         pins.forget(Kind::Partition, scope.shared.id, &partition.shared.adapter);
         scope.partitions -= 1;
@@ -253,7 +306,9 @@ impl Index {
 
     /// Takes a member's name away: it has nothing left, or it is being retired.
     pub(crate) fn unname_member(&mut self, pins: &Pins<'_>, member: &Member) {
+        self.last_member = None;
         pins.forget(Kind::Member, member.domain.id, &member.replica);
+        self.domains[member.domain.at].roster.seat(member.seat, None);
         self.totals.members -= 1;
         let (tenant, model) = (&member.domain.tenant, &member.domain.model);
         if !tenant.reserved {
@@ -265,6 +320,7 @@ impl Index {
     pub(crate) fn drop_member(&mut self, pins: &Pins<'_>, at: u32) {
         let Some(member) = self.members.remove(at) else { return };
         let shared = &member.shared.domain;
+        self.left_seats.push_back((self.store.stamp(), shared.at, shared.id, member.shared.seat));
         let domain = &mut self.domains[shared.at];
         domain.members -= 1;
         if domain.members > 0 {

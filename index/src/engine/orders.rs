@@ -3,27 +3,57 @@
 
 use crate::block_hash::BlockHash;
 use crate::policy::PolicySet;
+use crate::view::names::{Member, Partition};
 use crate::view::settings;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The age order of entries: oldest first, larger token counts first among equals, then key and replica ascending.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone)]
 pub(crate) struct AgeKey {
     pub(crate) last_seen_us: u64,
     pub(crate) tokens: Reverse<i32>,
-    pub(crate) tenant: Arc<str>,
-    pub(crate) model: Arc<str>,
-    pub(crate) scheme: Arc<str>,
-    pub(crate) adapter: Arc<str>,
+    pub(crate) partition: Arc<Partition>,
     pub(crate) hash: BlockHash,
-    pub(crate) replica: Arc<str>,
-    pub(crate) slot: u32,
+    pub(crate) member: Arc<Member>,
 }
 
+fn tenant(key: &AgeKey) -> &str {
+    &key.partition.domain.tenant.name
+}
+
+impl Ord for AgeKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = |key: &Self| (key.last_seen_us, key.tokens);
+        rank(self).cmp(&rank(other)).then_with(|| {
+            let is_one_domain = Arc::ptr_eq(&self.member.domain, &other.member.domain);
+            let tenants = if is_one_domain { Ordering::Equal } else { tenant(self).cmp(tenant(other)) };
+            tenants
+                .then_with(|| self.partition.key_order(&other.partition))
+                .then_with(|| self.hash.cmp(&other.hash))
+                .then_with(|| self.member.replica.cmp(&other.member.replica))
+                .then_with(|| self.member.at.cmp(&other.member.at))
+        })
+    }
+}
+
+impl PartialOrd for AgeKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for AgeKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for AgeKey {}
+
 /// The cap's order: the access count in an LFU tenant, 0 in an LRU one, then age.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VictimKey {
     pub(crate) accesses: u32,
     pub(crate) age: AgeKey,
@@ -99,6 +129,17 @@ impl<K: Ages> Aging<K> {
         }
     }
 
+    /// What follows the first of all keys whose age is at least its TTL among such keys.
+    pub(crate) fn second_expired(&self, now_us: u64, default_ttl_us: u64) -> Option<&K> {
+        let mut firsts: Vec<&K> = Vec::new();
+        for (class, keys) in &self.0 {
+            let ttl_us = class.ttl_us(default_ttl_us);
+            firsts.extend(keys.iter().take(2).filter(|key| now_us.saturating_sub(key.since_us()) >= ttl_us));
+        }
+        firsts.sort_unstable();
+        firsts.get(1).copied()
+    }
+
     /// The first of all keys whose age is at least its TTL.
     pub(crate) fn first_expired(&self, now_us: u64, default_ttl_us: u64) -> Option<&K> {
         let expired = |(class, keys): (&TtlClass, &'_ BTreeSet<K>)| {
@@ -109,12 +150,24 @@ impl<K: Ages> Aging<K> {
     }
 }
 
+impl Aging<AgeKey> {
+    /// The members whose first entry was last seen then, and has expired.
+    pub(crate) fn expired_at(&self, seen_us: u64, now_us: u64, default_ttl_us: u64) -> Vec<u32> {
+        let expired = self.0.iter().filter(|(class, _)| {
+            let ttl_us = class.ttl_us(default_ttl_us);
+            now_us.saturating_sub(seen_us) >= ttl_us
+        });
+        let keys = expired.flat_map(|(_, keys)| keys.iter().take_while(|key| key.last_seen_us <= seen_us));
+        keys.map(|key| key.member.at).collect()
+    }
+}
+
 /// All orders.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// The first victim of each member, for the cap.
+    /// The first victim of each member, for the cap: where it stands, or before.
     pub(crate) victims: BTreeSet<VictimKey>,
-    /// The oldest entry of each member.
+    /// The oldest entry of each member, likewise.
     pub(crate) ages: Aging<AgeKey>,
     /// All stats rows.
     pub(crate) stats: Aging<StatsKey>,

@@ -3,11 +3,11 @@
 
 use super::Index;
 use super::names::Pins;
-use super::write::{Said, Spot};
+use super::write::Spot;
 use crate::applied::Applied;
 use crate::command::Probe;
 use crate::limits::{MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
-use crate::view::tables::BlockRef;
+use crate::store::Said;
 use std::sync::Arc;
 
 /// The token count of the synthetic block.
@@ -25,24 +25,23 @@ impl Index {
         let tables = Arc::clone(&self.tables);
         let pins = Pins::new(&tables);
         if !present {
-            let slot = self.probe_slot(&pins, probe);
-            if let Some(slot) = slot {
-                self.remove_entry(&pins, slot);
+            if let Some((member, slab, position)) = self.probe_entry(&pins, probe) {
+                self.remove(&pins, member, slab, (position, position + 1));
             }
             return;
         }
         let Some(member) = self.ensure_member(&pins, RESERVED_TENANT, model, replica) else { return };
         let Some(partition) = self.ensure_partition(&pins, &member.domain, scheme, "") else { return };
-        let said = Said { last_seen_us: self.time_us, tokens: PROBE_TOKENS, tier: PROBE_TIER };
-        self.upsert(&pins, &Spot { member, partition }, hash, said);
+        let said = Said { seen_us: self.time_us, tier: PROBE_TIER, accesses: 0 };
+        self.put(&Spot { member, partition }, &[(hash, PROBE_TOKENS)], said, None);
     }
 
-    fn probe_slot(&self, pins: &Pins<'_>, probe: &Probe) -> Option<u32> {
+    fn probe_entry(&self, pins: &Pins<'_>, probe: &Probe) -> Option<(u32, u32, u32)> {
         let member = self.find_member(pins, RESERVED_TENANT, &probe.model, &probe.replica)?;
         let scope = pins.tables.scope(member.domain.id, &probe.scheme, &pins.names)?;
         let partition = pins.tables.partition(scope.id, "", &pins.names)?;
-        let key = BlockRef { domain: member.domain.id, hash: &probe.hash };
-        let group = pins.tables.blocks.get(&key, &pins.blocks)?.group(partition.id)?;
-        Some(group.holder(member.at)?.slot)
+        let (slab, position) = self.store.find(member.domain.id, partition.id, &probe.hash)?;
+        self.store.span(slab, member.seat, position)?;
+        Some((member.at, slab, position))
     }
 }

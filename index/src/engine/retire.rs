@@ -4,6 +4,7 @@
 
 use super::Index;
 use super::account::unserve;
+use super::member::Chosen;
 use super::names::Pins;
 use crate::view::names::Member;
 use std::sync::Arc;
@@ -49,18 +50,31 @@ impl Index {
         let mut purged = 0;
         while purged < limit
             && let Some((&number, _)) = self.retired.first_key_value()
-            && self.purge_one(pins, number)
         {
-            purged += 1;
+            match self.purge_group(pins, number, limit - purged) {
+                0 => break,
+                some => purged += some,
+            }
         }
         purged
     }
 
-    /// Purges the next dead entry of one retirement.
-    pub(crate) fn purge_one(&mut self, pins: &Pins<'_>, number: u64) -> bool {
-        let at = self.retired.get(&number);
-        let Some(slot) = at.and_then(|&at| self.members[at].oldest(&self.entries)) else { return false };
-        self.remove_entry(pins, slot);
-        true
+    /// The same, as many as have the same age if that is within the limit.
+    fn purge_group(&mut self, pins: &Pins<'_>, number: u64, limit: u64) -> u64 {
+        let Some(&member) = self.retired.get(&number) else { return 0 };
+        let Some(top) = self.first_of_member(member, false) else { return 0 };
+        match self.take_group(pins, &[member], top.first.seen_us, limit) {
+            Some(taken) => taken.iter().map(|(_, removed)| removed).sum(),
+            None => self.purge_some(pins, number, limit),
+        }
+    }
+
+    /// Purges the next dead entries of one retirement, at most `limit`; returns how many.
+    pub(crate) fn purge_some(&mut self, pins: &Pins<'_>, number: u64, limit: u64) -> u64 {
+        let Some(&member) = self.retired.get(&number) else { return 0 };
+        match self.first_of_member(member, false) {
+            Some(top) => self.take(pins, Chosen { member, top }, false, limit, None),
+            None => 0,
+        }
     }
 }

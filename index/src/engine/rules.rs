@@ -6,12 +6,11 @@ use super::names::Pins;
 use super::orders::TtlClass;
 use super::stats;
 use crate::command::{ClusterMeta, Credit};
-use crate::digest;
+use crate::digest::{self, EntryDigest};
 use crate::limits::MAX_ID_BYTES;
 use crate::policy::{PolicySet, PolicySource};
 use crate::view::Settings;
 use crate::view::settings;
-use crate::view::tables::BlockRef;
 use std::sync::Arc;
 
 impl Index {
@@ -50,9 +49,14 @@ impl Index {
             (tenant.ttl, tenant.is_lfu) = (ttl, is_lfu);
         }
         for &member in &moving {
+            let is_lfu = self.is_lfu(member);
+            self.members[member].set_lfu(is_lfu);
             self.soil(member);
             self.link_stats(member, true);
         }
+        let without: Vec<u32> =
+            self.tenants.iter().filter(|(_, t)| !new.quotas.contains_key(&*t.shared.name)).map(|(at, _)| at).collect();
+        without.into_iter().for_each(|at| self.tenants[at].prefixes = None);
         self.policies = new;
         self.policy_source = source;
         self.publish_settings();
@@ -103,25 +107,23 @@ impl Index {
         let scope = tables.scope(member.domain.id, &credit.scheme, &pins.names);
         let partition = scope.and_then(|scope| tables.partition(scope.id, &credit.adapter, &pins.names));
         let Some(partition) = partition else { return };
-        for (hash, &count) in credit.hashes.iter().zip(&credit.counts) {
-            let block = tables.blocks.get(&BlockRef { domain: member.domain.id, hash }, &pins.blocks);
-            let holder = block.and_then(|block| block.group(partition.id)?.holder(member.at));
-            if let Some(holder) = holder.filter(|holder| holder.tokens != 0) {
-                self.add_accesses(member.at, holder.slot, count);
+        let (at, seat) = (member.at, member.seat);
+        let mut digest = EntryDigest::new(&self.members[at].base, &self.partitions[partition.at].base);
+        let mut credits = credit.hashes.iter().zip(credit.counts.iter().copied()).peekable();
+        while let Some((hash, count)) = credits.next() {
+            let Some((slab, position)) = self.store.find(member.domain.id, partition.id, hash) else { continue };
+            // Those that follow in the slab as in the credit, and count the same, are credited together.
+            let mut end = position + 1;
+            while credits.next_if(|&(hash, more)| more == count && self.store.is_at(slab, end, hash)).is_some() {
+                end += 1;
+            }
+            if count == 0 {
+                continue;
+            }
+            let edit = self.store.credit(slab, seat, (position, end), count, &mut digest);
+            if let Some(edit) = edit.filter(|edit| edit.changed) {
+                self.count(at, partition.at, &edit, 0);
             }
         }
-    }
-
-    fn add_accesses(&mut self, member: u32, slot: u32, count: u32) {
-        let accesses = self.entries[slot].accesses.saturating_add(count);
-        if accesses == self.entries[slot].accesses {
-            return;
-        }
-        let old = self.entry_digest(&self.entries[slot]);
-        self.members[member].remove(&mut self.entries, slot);
-        self.entries.change(slot, |slot| slot.accesses = accesses);
-        self.members[member].push(&mut self.entries, slot);
-        self.swap_digest(member, old, self.entry_digest(&self.entries[slot]));
-        self.soil(member);
     }
 }

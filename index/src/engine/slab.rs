@@ -43,6 +43,10 @@ impl<T> Slab<T> {
         self.places.get(at as usize)?.as_ref()
     }
 
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.places.get_mut(at as usize)?.as_mut()
+    }
+
     /// All things with their positions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0u32..).zip(&self.places).filter_map(|(at, thing)| Some((at, thing.as_ref()?)))

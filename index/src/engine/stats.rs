@@ -6,8 +6,9 @@ use super::names::Pins;
 use super::orders::StatsKey;
 use crate::delta::Stats;
 use crate::digest;
-use crate::view::names::{Member, Report, Reporting};
+use crate::view::names::{Member, Report, Roster};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Index {
     /// Replaces a member's payload, as of `at_us`.
@@ -40,9 +41,11 @@ impl Index {
             self.totals.stats_rows += 1;
         }
         if old.is_some() != new.is_some() {
-            list(&self.domains[member.domain.at].reporting, member, new.is_some());
+            list(&self.domains[member.domain.at].roster, member, new.is_some());
         }
+        let has_stats = new.is_some();
         member.stats.store(new.map(Arc::new));
+        member.has_stats.store(has_stats, Ordering::Release);
     }
 
     /// Removes a member's stats, and the member if it has nothing else.
@@ -64,15 +67,15 @@ pub(crate) fn key(member: &Member, report: &Report) -> StatsKey {
 }
 
 /// Adds a member to its domain's list of those with stats, or takes it away.
-fn list(reporting: &Reporting, member: &Arc<Member>, is_in: bool) {
-    let mut members = (**reporting.load()).clone();
+fn list(roster: &Roster, member: &Arc<Member>, is_in: bool) {
+    let mut members = (**roster.reporting.load()).clone();
     if is_in {
         let place = members.partition_point(|held| held.replica < member.replica);
         members.insert(place, Arc::clone(member));
     } else {
         members.retain(|held| !Arc::ptr_eq(held, member));
     }
-    reporting.store(Arc::new(members));
+    roster.reporting.store(Arc::new(members));
 }
 
 /// A payload without NaN and infinities, whatever the edge let through.

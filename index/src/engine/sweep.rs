@@ -4,6 +4,8 @@
 use super::Index;
 use super::names::Pins;
 use crate::applied::Applied;
+use crate::store::Rank;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 impl Index {
@@ -32,18 +34,48 @@ impl Index {
 
     fn expire_entries(&mut self, pins: &Pins<'_>, limit: u64, applied: &mut Applied) -> u64 {
         let mut expired = 0;
+        // What is too many once is too many for what is left of the limit, too.
+        let mut too_many_us = None;
         while expired < limit {
-            self.sync_heads();
-            let first = self.orders.ages.first_expired(self.time_us, self.meta.default_ttl_us);
-            let Some(slot) = first.map(|key| key.slot) else { break };
-            match self.is_lfu(slot) {
-                true => applied.evictions.lfu_ttl += 1,
-                false => applied.evictions.lru_ttl += 1,
+            let Some(chosen) = self.first_expired() else { break };
+            let seen_us = chosen.top.first.seen_us;
+            let members = self.orders.ages.expired_at(seen_us, self.time_us, self.meta.default_ttl_us);
+            let rules: Vec<bool> = members.iter().map(|&member| self.is_lfu(member)).collect();
+            let fits = too_many_us != Some(seen_us);
+            if fits && let Some(taken) = self.take_group(pins, &members, seen_us, limit - expired) {
+                for (member, removed) in taken {
+                    let is_lfu = members.iter().zip(&rules).any(|(held, is_lfu)| *held == member && *is_lfu);
+                    match is_lfu {
+                        true => applied.evictions.lfu_ttl += removed,
+                        false => applied.evictions.lru_ttl += removed,
+                    }
+                    expired += removed;
+                }
+                continue;
             }
-            self.remove_entry(pins, slot);
-            expired += 1;
+            too_many_us = Some(seen_us);
+            let is_lfu = self.is_lfu(chosen.member);
+            let next = self.orders.ages.second_expired(self.time_us, self.meta.default_ttl_us);
+            let next = next.map(|next| (0, next.last_seen_us, next.tokens));
+            let bound = next.into_iter().chain([self.first_unexpired(chosen.member)]).min();
+            let taken = self.take(pins, chosen, false, limit - expired, bound);
+            match is_lfu {
+                true => applied.evictions.lfu_ttl += taken,
+                false => applied.evictions.lru_ttl += taken,
+            }
+            expired += taken;
+            if taken == 0 {
+                break;
+            }
         }
         expired
+    }
+
+    /// What ranks before all entries of a member that have not expired, and after all that have.
+    fn first_unexpired(&self, member: u32) -> Rank {
+        let ttl = self.tenants[self.members[member].shared.domain.tenant.at].ttl;
+        let ttl_us = ttl.ttl_us(self.meta.default_ttl_us);
+        (0, self.time_us.saturating_sub(ttl_us).saturating_add(1), Reverse(i32::MAX))
     }
 
     fn expire_all_stats(&mut self, pins: &Pins<'_>, limit: u64) -> u64 {

@@ -2,10 +2,11 @@
 //! in the contract's order, each in logarithmic time, and never more of them than a budget.
 
 use super::Index;
+use super::member::Chosen;
 use super::names::Pins;
 use crate::applied::Applied;
-use crate::limits::RESERVED_TENANT;
-use std::cmp::Reverse;
+use crate::formula;
+use crate::limits::{MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
 use std::sync::Arc;
 
 impl Index {
@@ -24,39 +25,64 @@ impl Index {
     /// Removes victims until the cap holds, at most `budget`; returns how many.
     pub(crate) fn enforce_cap(&mut self, pins: &Pins<'_>, budget: u64, applied: &mut Applied) -> u64 {
         let mut removed = 0;
+        // What is too many once is too many for what is left of the budget, too.
+        let mut too_many_us = None;
         while removed < budget && self.is_over_cap() {
-            self.sync_heads();
-            let mut firsts = self.orders.victims.iter();
-            let Some(first) = firsts.next() else { break };
-            let (mut slot, at) = (first.age.slot, self.entries[first.age.slot].member);
-            // Victims come in runs of one member, as its chains do. While its next one is before everybody else's the
-            // orders over all members need not be brought up to date.
-            let bound = firsts.next().map(|next| (next.accesses, next.age.last_seen_us, next.age.tokens));
-            let is_lfu = self.is_lfu(slot);
-            loop {
-                match is_lfu {
-                    true => applied.evictions.lfu_cap += 1,
-                    false => applied.evictions.lru_cap += 1,
+            let Some(chosen) = self.first_victim() else { break };
+            let is_lfu = self.is_lfu(chosen.member);
+            let next = self.orders.victims.iter().nth(1);
+            let bound = next.map(|next| (next.accesses, next.age.last_seen_us, next.age.tokens));
+            let seen_us = Some(chosen.top.first.seen_us);
+            if too_many_us != seen_us {
+                if let Some(taken) = self.take_victims(pins, &chosen, budget - removed) {
+                    applied.evictions.lru_cap += taken;
+                    removed += taken;
+                    continue;
                 }
-                self.remove_entry(pins, slot);
-                removed += 1;
-                if removed == budget || !self.is_over_cap() {
-                    break;
-                }
-                let next = self.members.get(at).and_then(|member| member.victim(&self.entries, is_lfu));
-                match next.filter(|&(accesses, next)| self.is_before(accesses, next, bound)) {
-                    Some((_, next)) => slot = next,
-                    None => break,
-                }
+                too_many_us = seen_us;
+            }
+            // As many as are too many by either cap, so that no more go than one by one would.
+            let limit = self.entries_over_cap(&chosen).clamp(1, budget - removed);
+            let taken = self.take(pins, chosen, is_lfu, limit, bound);
+            match is_lfu {
+                true => applied.evictions.lfu_cap += taken,
+                false => applied.evictions.lru_cap += taken,
+            }
+            removed += taken;
+            if taken == 0 {
+                break;
             }
         }
         removed
     }
 
-    /// True when an entry is before the rest by what ranks first; a tie is for the whole key to decide.
-    fn is_before(&self, accesses: u32, slot: u32, bound: Option<(u32, u64, Reverse<i32>)>) -> bool {
-        let held = &self.entries[slot];
-        bound.is_none_or(|bound| (accesses, held.last_seen_us, Reverse(held.tokens)) < bound)
+    /// Removes all victims as old as the chosen one, if so many must go by the cap on entries, and their tenants are
+    /// LRU; returns how many.
+    fn take_victims(&mut self, pins: &Pins<'_>, chosen: &Chosen, budget: u64) -> Option<u64> {
+        let entries = self.totals.entries - self.totals.reserved_entries;
+        let over = if self.meta.max_entries > 0 { entries.saturating_sub(self.meta.max_entries) } else { 0 };
+        let seen_us = chosen.top.first.seen_us;
+        let as_old = self.orders.victims.iter().take_while(|key| key.age.last_seen_us <= seen_us && key.accesses == 0);
+        let members: Vec<u32> = as_old.map(|key| key.age.member.at).collect();
+        if over < 2 || members.is_empty() || members.iter().any(|&member| self.is_lfu(member)) {
+            return None;
+        }
+        let taken = self.take_group(pins, &members, seen_us, over.min(budget))?;
+        Some(taken.iter().map(|(_, removed)| removed).sum())
+    }
+
+    /// How many entries like the chosen one must go at least until the cap holds.
+    fn entries_over_cap(&self, chosen: &Chosen) -> u64 {
+        let over = |value: u64, cap: u64| if cap > 0 { value.saturating_sub(cap) } else { 0 };
+        let entries = over(self.totals.entries - self.totals.reserved_entries, self.meta.max_entries);
+        let bytes = over(self.totals.bytes, self.meta.max_bytes);
+        if bytes == 0 {
+            return entries;
+        }
+        // Entries of other widths may follow: by bytes, one at a time is what surely isn't too many.
+        let each = self.store.partition_of(chosen.top.slab).map_or(1, |at| self.entry_bytes(chosen.top.slab, at));
+        let largest = each.max(formula::ENTRY_BYTES + (MAX_HASH_BYTES + 2 * MAX_ID_BYTES) as u64);
+        entries.max(bytes / largest)
     }
 
     /// Removes a tenant's oldest prefixes until its quota holds; stops once `budget` entries are gone and returns how
@@ -69,33 +95,20 @@ impl Index {
         let Some(tenant) = pins.tables.tenant(tenant, &pins.names).map(Arc::clone) else { return 0 };
         let (mut removed, mut prefixes) = (0, 0);
         while removed < budget && tenant.prefixes.get() > quota {
-            self.sync_heads();
-            let state = &self.tenants[tenant.at];
-            if let Some(&number) = state.retired.first() {
-                if !self.purge_one(pins, number) {
+            if let Some(&number) = self.tenants[tenant.at].retired.first() {
+                if self.purge_some(pins, number, 1) == 0 {
                     break;
                 }
                 applied.purged += 1;
                 removed += 1;
                 continue;
             }
-            let mut firsts = state.prefix_heads.iter();
-            let Some(first) = firsts.next() else { break };
-            let (mut slot, at) = (first.slot, self.entries[first.slot].member);
-            let bound = firsts.next().map(|next| (0, next.last_seen_us, next.tokens));
-            // As with the cap: prefixes that one member leads go in runs. Other holders don't lead, so the first
-            // prefixes of other members stay what they are.
-            loop {
-                removed += self.remove_prefix(pins, slot).max(1);
-                prefixes += 1;
-                if removed >= budget || tenant.prefixes.get() <= quota {
-                    break;
-                }
-                let next = self.members.get(at).and_then(|member| member.oldest_prefix(&self.entries));
-                match next.filter(|&next| self.is_before(0, next, bound)) {
-                    Some(next) => slot = next,
-                    None => break,
-                }
+            let too_many = tenant.prefixes.get() - quota;
+            let (gone, entries) = self.take_prefixes(pins, &tenant, too_many, budget - removed);
+            prefixes += gone;
+            removed += entries;
+            if gone == 0 {
+                break;
             }
         }
         if prefixes > 0 {
@@ -104,9 +117,8 @@ impl Index {
         removed
     }
 
-    /// True when an entry belongs to an LFU tenant.
-    pub(crate) fn is_lfu(&self, slot: u32) -> bool {
-        let member = &self.members[self.entries[slot].member].shared;
-        self.tenants[member.domain.tenant.at].is_lfu
+    /// True when a member's tenant is LFU.
+    pub(crate) fn is_lfu(&self, member: u32) -> bool {
+        self.tenants[self.members[member].shared.domain.tenant.at].is_lfu
     }
 }

@@ -1,13 +1,12 @@
-//! Entries into and out of the tables that readers see. A block is published whole; in place, only a last-seen is
-//! stored. Nothing here decides what comes or goes.
+//! Entries into and out of the store, with everything that depends on them. Nothing here decides what comes or goes.
 
 use super::Index;
-use super::entries::Slot;
+use super::member::Chosen;
 use super::names::Pins;
-use crate::block_hash::BlockHash;
-use crate::view::block::{Block, Group, Holder};
+use crate::digest::EntryDigest;
+use crate::store::{First, Last, Place, Rank, Said};
 use crate::view::names::{Member, Partition};
-use crate::view::tables::{BlockKey, BlockRef};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Whose entries are written, and where.
@@ -17,218 +16,95 @@ pub(crate) struct Spot {
     pub(crate) partition: Arc<Partition>,
 }
 
-/// What an entry says beside its key and holder.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Said {
-    pub(crate) last_seen_us: u64,
-    pub(crate) tokens: i32,
-    pub(crate) tier: i32,
-}
+/// Token counts of neighbours in a chain are at most so far apart, where nothing else says what follows what.
+const MAX_BLOCK_TOKENS: i32 = 256;
 
-impl Said {
-    /// How fresh an entry is among the holders of its prefix.
-    fn rank(&self) -> (u64, i32) {
-        (self.last_seen_us, self.tokens)
-    }
-}
-
-fn rank(slot: &Slot) -> (u64, i32) {
-    (slot.last_seen_us, slot.tokens)
+/// True when a single entry seems to continue the chain whose last entry is `last`.
+pub(crate) fn continues(last: &Last, partition_at: u32, tokens: i32) -> bool {
+    let step = i64::from(tokens) - i64::from(last.tokens);
+    let is_likely = if last.step == 0 { step <= i64::from(MAX_BLOCK_TOKENS) } else { step == i64::from(last.step) };
+    last.partition_at == partition_at && step > 0 && is_likely
 }
 
 impl Index {
-    /// Writes an entry or refreshes it; true when it is new. A refresh keeps the access count.
-    pub(crate) fn upsert(&mut self, pins: &Pins<'_>, spot: &Spot, hash: &[u8], said: Said) -> bool {
-        let key = BlockRef { domain: spot.member.domain.id, hash };
-        let block = pins.tables.blocks.get(&key, &pins.blocks);
-        let group = block.and_then(|block| block.group(spot.partition.id));
-        match (block, group, group.and_then(|group| group.holder(spot.member.at))) {
-            (Some(block), Some(group), Some(holder)) => {
-                self.refresh(pins, spot, (block, group, holder), said);
-                false
-            }
-            _ => self.add(pins, spot, (block, group), hash, said, 0).is_some(),
+    /// Writes entries or refreshes them; returns how many are new. A refresh keeps the access count. The blocks follow
+    /// `last`, if anything.
+    pub(crate) fn put(&mut self, spot: &Spot, blocks: &[(&[u8], i32)], said: Said, last: Option<Last>) -> u64 {
+        let (at, partition_at) = (spot.member.at, spot.partition.at);
+        let place =
+            Place { domain: spot.member.domain.id, partition: spot.partition.id, partition_at, seat: spot.member.seat };
+        let mut digest = EntryDigest::new(&self.members[at].base, &self.partitions[partition_at].base);
+        let (mut last, mut edits) = (last, std::mem::take(&mut self.edits));
+        edits.clear();
+        self.store.put(&place, blocks, said, &mut last, &mut digest, &mut edits);
+        self.members[at].last = last;
+        let mut added = 0;
+        for edit in edits.iter().filter(|edit| edit.changed) {
+            let bytes = if edit.added > 0 { self.entry_bytes(edit.slab, partition_at) } else { 0 };
+            self.count(at, partition_at, edit, bytes);
+            self.note_put(at, edit, said.seen_us);
+            self.note_prefixes(&spot.member, edit, said.seen_us);
+            added += u64::from(edit.added);
         }
+        self.edits = edits;
+        added
     }
 
-    /// Writes an entry that isn't there; `None` when 32 bits of slots are used up.
-    pub(crate) fn add(
+    /// Removes a member's entries, dead or alive, at positions of a slab; returns how many there were.
+    pub(crate) fn remove(&mut self, pins: &Pins<'_>, at: u32, slab: u32, range: (u32, u32)) -> u64 {
+        let Some(partition_at) = self.store.partition_of(slab) else { return 0 };
+        let bytes = self.entry_bytes(slab, partition_at);
+        let member = &self.members[at];
+        let shared = Arc::clone(&member.shared);
+        let mut digest = EntryDigest::new(&member.base, &self.partitions[partition_at].base);
+        let wanted = member.retirement.is_none().then_some(&mut digest);
+        let Some(edit) = self.store.withdraw(slab, shared.seat, range, wanted) else { return 0 };
+        self.count(at, partition_at, &edit, bytes);
+        if edit.removed > edit.died {
+            self.note_lost_lead(&shared, slab);
+        }
+        self.drop_if_bare(pins, at, partition_at);
+        u64::from(edit.removed)
+    }
+
+    /// Removes the first entries of a member, the chosen one first, at most `limit` and none that may come after
+    /// `bound`; returns how many.
+    pub(crate) fn take(
         &mut self,
         pins: &Pins<'_>,
-        spot: &Spot,
-        (block, group): (Option<&Block>, Option<&Group>),
-        hash: &[u8],
-        said: Said,
-        accesses: u32,
-    ) -> Option<u32> {
-        let (member, hash) = (spot.member.at, BlockHash::new(hash));
-        let Said { last_seen_us, tokens, tier } = said;
-        let slot = self.entries.add(Slot {
-            hash: hash.clone(),
-            last_seen_us,
-            tokens,
-            tier,
-            accesses,
-            member,
-            partition: spot.partition.at,
-            age_at: 0,
-            use_at: 0,
-            leads: false,
-        })?;
-        self.count_entry(slot);
-        self.members[member].push(&mut self.entries, slot);
-        self.soil(member);
-        let holder = Holder::new(Arc::clone(&spot.member), slot, last_seen_us, tokens, tier);
-        let group = match group {
-            Some(group) => {
-                let group = group.with(holder);
-                if said.rank() > rank(&self.entries[group.lead()]) {
-                    self.lead(&group, slot);
-                }
-                group
+        chosen: Chosen,
+        by_use: bool,
+        limit: u64,
+        bound: Option<Rank>,
+    ) -> u64 {
+        let Chosen { member, mut top } = chosen;
+        let mut taken = 0;
+        loop {
+            let Some(seat) = self.members.get(member).map(|member| member.shared.seat) else { return taken };
+            let first_bound = bound.into_iter().chain(top.next).min();
+            let count = self.run(&top.first, (top.slab, seat), limit - taken, first_bound);
+            let end = top.first.position + 1;
+            let removed = self.remove(pins, member, top.slab, (end - count, end));
+            taken += removed;
+            if removed == 0 || taken >= limit {
+                return taken;
             }
-            None => {
-                self.count_prefix(&spot.member.domain);
-                self.set_leads(slot, true);
-                Group::of(spot.partition.id, spot.partition.at, holder)
+            match self.first_of_member(member, by_use) {
+                Some(next) if bound.is_none_or(|bound| rank(&next.first) < bound) => top = next,
+                _ => return taken,
             }
+        }
+    }
+
+    /// How many entries of a span go before `bound`, the first of them counted in any case.
+    pub(crate) fn run(&self, first: &First, (slab, seat): (u32, u32), limit: u64, bound: Option<Rank>) -> u32 {
+        let Some(span) = self.store.span(slab, seat, first.position) else { return 1 };
+        let most = u64::from(first.position - first.start + 1).min(limit.max(1)) as u32;
+        let is_before = |position: u32| {
+            let rank = (first.accesses, first.seen_us, Reverse(span.tokens(position)));
+            bound.is_none_or(|bound| rank < bound)
         };
-        let block = match block {
-            Some(block) => block.with(group),
-            None => Block::of(group),
-        };
-        pins.publish(BlockKey { domain: spot.member.domain.id, hash }, Some(block));
-        Some(slot)
-    }
-
-    fn refresh(&mut self, pins: &Pins<'_>, spot: &Spot, (block, group, holder): (&Block, &Group, &Holder), said: Said) {
-        let slot = holder.slot;
-        let old = &self.entries[slot];
-        let was = rank(old);
-        let is_same = (holder.tokens, holder.tier) == (said.tokens, said.tier);
-        if is_same && old.last_seen_us == said.last_seen_us {
-            return;
-        }
-        let old_digest = self.entry_digest(old);
-        self.entries.change(slot, |slot| {
-            (slot.last_seen_us, slot.tokens, slot.tier) = (said.last_seen_us, said.tokens, said.tier);
-        });
-        self.swap_digest(spot.member.at, old_digest, self.entry_digest(&self.entries[slot]));
-        self.members[spot.member.at].fix(&mut self.entries, slot);
-        self.soil(spot.member.at);
-        if is_same {
-            holder.touch(said.last_seen_us);
-            self.relead(group, slot, was, said);
-            return;
-        }
-        let holder = Holder::new(Arc::clone(&spot.member), slot, said.last_seen_us, said.tokens, said.tier);
-        let group = group.with(holder);
-        self.relead(&group, slot, was, said);
-        let key = BlockKey { domain: spot.member.domain.id, hash: self.entries[slot].hash.clone() };
-        pins.publish(key, Some(block.with(group)));
-    }
-
-    /// Settles who leads a group after one of its entries went from `was` to `said`.
-    fn relead(&mut self, group: &Group, slot: u32, was: (u64, i32), said: Said) {
-        let lead = group.lead();
-        if lead != slot {
-            if said.rank() > rank(&self.entries[lead]) {
-                self.lead(group, slot);
-            }
-        } else if said.rank() < was
-            && let Some(freshest) = group.freshest()
-        {
-            self.lead(group, freshest);
-        }
-    }
-
-    /// Makes `slot` lead its group instead of the one that does.
-    fn lead(&mut self, group: &Group, slot: u32) {
-        let old = group.lead();
-        if old != slot {
-            self.set_leads(old, false);
-            self.set_leads(slot, true);
-            group.set_lead(slot);
-        }
-    }
-
-    fn set_leads(&mut self, slot: u32, leads: bool) {
-        let member = self.entries[slot].member;
-        self.members[member].set_leads(&mut self.entries, slot, leads);
-        self.soil(member);
-    }
-
-    /// Removes one entry, dead or alive.
-    pub(crate) fn remove_entry(&mut self, pins: &Pins<'_>, slot: u32) {
-        let entry = self.entries[slot].clone();
-        let domain = Arc::clone(&self.members[entry.member].shared.domain);
-        let partition = self.entries.partitions[entry.partition].shared.id;
-        let key = BlockKey { domain: domain.id, hash: entry.hash };
-        let is_alone = |_: &BlockKey, block: &Block| block.is_just(partition, entry.member);
-        match pins.tables.blocks.remove_if(&key, is_alone, &pins.blocks) {
-            Ok(Some(_)) => self.uncount_prefix(&domain),
-            Ok(None) => {}
-            Err((_, block)) => self.withdraw(pins, key, block, partition, slot),
-        }
-        self.release(pins, slot);
-    }
-
-    /// Takes one entry out of a block that holds others too.
-    fn withdraw(&mut self, pins: &Pins<'_>, key: BlockKey, block: &Block, partition: u64, slot: u32) {
-        let (Some(group), member) = (block.group(partition), &self.members[self.entries[slot].member].shared) else {
-            return;
-        };
-        let domain = Arc::clone(&member.domain);
-        match group.without(member.at) {
-            Some(left) => {
-                if left.lead() == slot
-                    && let Some(freshest) = left.freshest()
-                {
-                    self.set_leads(freshest, true);
-                    left.set_lead(freshest);
-                }
-                pins.publish(key, Some(block.with(left)));
-            }
-            None => {
-                self.uncount_prefix(&domain);
-                pins.publish(key, block.without(partition));
-            }
-        }
-    }
-
-    /// Removes the prefix that an entry belongs to with all its holders; returns how many entries that were.
-    pub(crate) fn remove_prefix(&mut self, pins: &Pins<'_>, slot: u32) -> u64 {
-        let entry = self.entries[slot].clone();
-        let domain = Arc::clone(&self.members[entry.member].shared.domain);
-        let partition = self.entries.partitions[entry.partition].shared.id;
-        let key = BlockKey { domain: domain.id, hash: entry.hash };
-        let is_alone = |_: &BlockKey, block: &Block| block.is_just(partition, entry.member);
-        let block = match pins.tables.blocks.remove_if(&key, is_alone, &pins.blocks) {
-            Ok(Some(_)) => {
-                self.uncount_prefix(&domain);
-                self.release(pins, slot);
-                return 1;
-            }
-            Ok(None) => return 0,
-            Err((_, block)) => block,
-        };
-        let Some(group) = block.group(partition) else { return 0 };
-        self.uncount_prefix(&domain);
-        pins.publish(key, block.without(partition));
-        for holder in group.holders() {
-            self.release(pins, holder.slot);
-        }
-        group.holders().len() as u64
-    }
-
-    /// Gives up the slot of an entry that readers no longer find.
-    fn release(&mut self, pins: &Pins<'_>, at: u32) {
-        let slot = self.entries[at].clone();
-        self.members[slot.member].remove(&mut self.entries, at);
-        self.soil(slot.member);
-        self.uncount_entry(pins, &slot);
-        self.entries.release(at);
-        self.drop_if_empty(pins, slot.member);
+        (1..most).find(|&count| !is_before(first.position - count)).unwrap_or(most)
     }
 
     /// Forgets a member that has neither entries nor stats.
@@ -250,4 +126,9 @@ impl Index {
         }
         self.drop_member(pins, at);
     }
+}
+
+/// What ranks an entry before its key.
+pub(crate) fn rank(first: &First) -> Rank {
+    (first.accesses, first.seen_us, Reverse(first.tokens))
 }

@@ -79,7 +79,11 @@ pub(crate) fn resolve<'a, B>(
         Source::Wire if !has_chain(request) => return Err(Reason::NoHint),
         Source::Wire => {
             let counts = request.block_token_counts;
-            let sum = counts.iter().fold(0i32, |sum, &count| sum.saturating_add(count));
+            // Summed up only where somebody asks for it.
+            let sum = match rules.minimum_prefix_tokens {
+                Some(_) => counts.iter().fold(0i32, |sum, &count| sum.saturating_add(count)),
+                None => 0,
+            };
             (Input::Chain { hashes: request.block_hashes, counts }, sum)
         }
         Source::Hash => (Input::Exact(request.prefix_hash), request.prefix_token_count),

@@ -2,14 +2,16 @@
 //! peers, so every value is possible here and none may panic.
 
 use super::LoadError;
-use super::record::{EntryPage, HolderName, PageEntry, SNAPSHOT_VERSION, SnapshotHeader, SnapshotRecord, StatsRow};
+use super::record::{
+    EntryPage, EntryRun, HolderName, PageEntry, SNAPSHOT_VERSION, SnapshotHeader, SnapshotRecord, StatsRow,
+};
 use crate::engine::Index;
 use crate::engine::names::Pins;
-use crate::engine::write::{Said, Spot};
+use crate::engine::write::{Spot, continues};
 use crate::limits::{MAX_HASH_BYTES, MAX_ID_BYTES};
 use crate::policy::{PolicySet, PolicySource};
+use crate::store::Said;
 use crate::view::names::{Member, Report};
-use crate::view::tables::BlockRef;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +26,13 @@ pub struct Loader {
     retired: BTreeMap<u64, Arc<Member>>,
 }
 
-/// The spot of the entry before, with the names that led to it.
-type LastSpot<'p> = Option<(&'p HolderName, &'p super::record::PartitionName, Spot)>;
+/// The entries of one run, with the names that led to their spot.
+#[derive(Default)]
+struct Gathered<'p> {
+    spot: Option<(&'p HolderName, &'p super::record::PartitionName, Spot)>,
+    run: Option<&'p EntryRun>,
+    blocks: Vec<(&'p [u8], i32)>,
+}
 
 impl Loader {
     /// An empty loader; `hash_seed` as in [`Index::new`].
@@ -112,27 +119,42 @@ impl Loader {
     fn page(&mut self, page: &EntryPage) -> Result<(), &'static str> {
         let tables = Arc::clone(&self.index.tables);
         let pins = Pins::new(&tables);
-        let mut last: LastSpot<'_> = None;
+        let mut gathered: Gathered<'_> = Gathered::default();
         page.each(|entry| {
-            let spot = match last.take() {
-                Some((holder, partition, spot)) if (holder, partition) == (entry.holder, entry.partition) => spot,
-                _ => self.spot(&pins, &entry)?,
-            };
             if !(1..=MAX_HASH_BYTES).contains(&entry.hash.len()) || entry.tokens < 0 {
                 return Err("an entry is out of bounds");
             }
-            let key = BlockRef { domain: spot.member.domain.id, hash: entry.hash };
-            let block = tables.blocks.get(&key, &pins.blocks);
-            let group = block.and_then(|block| block.group(spot.partition.id));
-            if group.is_some_and(|group| group.holder(spot.member.at).is_some()) {
-                return Err("an entry is there twice");
+            if gathered.run.is_none_or(|run| !std::ptr::eq(run, entry.run)) {
+                self.put(&mut gathered)?;
+                let spot = match gathered.spot.take() {
+                    Some((holder, partition, spot)) if (holder, partition) == (entry.holder, entry.partition) => spot,
+                    _ => self.spot(&pins, &entry)?,
+                };
+                gathered.spot = Some((entry.holder, entry.partition, spot));
+                gathered.run = Some(entry.run);
             }
-            let run = entry.run;
-            let said = Said { last_seen_us: run.last_seen_us, tokens: entry.tokens, tier: run.tier };
-            self.index.add(&pins, &spot, (block, group), entry.hash, said, run.accesses).ok_or(TOO_MANY)?;
-            last = Some((entry.holder, entry.partition, spot));
+            gathered.blocks.push((entry.hash, entry.tokens));
             Ok(())
-        })
+        })?;
+        self.put(&mut gathered)?;
+        self.index.store.reclaim();
+        Ok(())
+    }
+
+    /// Puts the entries of a run in that were gathered.
+    fn put(&mut self, gathered: &mut Gathered<'_>) -> Result<(), &'static str> {
+        let (Some((.., spot)), Some(run)) = (&gathered.spot, gathered.run) else { return Ok(()) };
+        let said = Said { seen_us: run.last_seen_us, tier: run.tier, accesses: run.accesses };
+        // What continues the run before it lay beside it.
+        let last = self.index.members[spot.member.at].last;
+        let first = gathered.blocks.first().map(|(_, tokens)| *tokens);
+        let last = last.filter(|last| first.is_some_and(|first| continues(last, spot.partition.at, first)));
+        let added = self.index.put(spot, &gathered.blocks, said, last);
+        if added != gathered.blocks.len() as u64 {
+            return Err("an entry is there twice");
+        }
+        gathered.blocks.clear();
+        Ok(())
     }
 
     fn spot(&mut self, pins: &Pins<'_>, entry: &PageEntry<'_>) -> Result<Spot, &'static str> {

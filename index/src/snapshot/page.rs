@@ -5,7 +5,7 @@ use super::record::{EntryPage, EntryRun, HolderName, MAX_RECORD_BYTES, Partition
 use super::walk::Names;
 use crate::block_hash::BlockHash;
 use crate::delta::PackedHashes;
-use crate::engine::entries::Slot;
+use crate::store::Span;
 use std::collections::BTreeMap;
 
 /// Bytes that a page aims at; half the limit leaves room for any one entry.
@@ -39,17 +39,23 @@ impl<'n> PageBuilder<'n> {
     }
 
     /// Adds an entry, and a page to `records` when it is full.
-    pub(crate) fn push(&mut self, slot: &Slot, records: &mut Vec<SnapshotRecord>) {
-        let (Some(holder), Some(partition)) = (self.holder(slot.member), self.partition(slot.partition)) else {
+    pub(crate) fn push(
+        &mut self,
+        (member, partition): (u32, u32),
+        (span, position): (&Span, u32),
+        hash: &[u8],
+        records: &mut Vec<SnapshotRecord>,
+    ) {
+        let (Some(holder), Some(partition)) = (self.holder(member), self.partition(partition)) else {
             return;
         };
         let run = EntryRun {
             holder,
             partition,
-            last_seen_us: slot.last_seen_us,
-            tier: slot.tier,
-            accesses: slot.accesses,
-            tokens: slot.tokens,
+            last_seen_us: span.seen_us,
+            tier: span.tier,
+            accesses: span.accesses,
+            tokens: span.tokens(position),
             step: 0,
             blocks: 1,
         };
@@ -57,8 +63,8 @@ impl<'n> PageBuilder<'n> {
             self.runs.push(run);
             self.bytes += size_of::<EntryRun>();
         }
-        self.bytes += slot.hash.as_bytes().len() + 1;
-        self.hashes.push(slot.hash.clone());
+        self.bytes += hash.len() + 1;
+        self.hashes.push(BlockHash::new(hash));
         if self.bytes >= PAGE_BYTES {
             self.finish(records);
         }

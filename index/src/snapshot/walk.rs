@@ -5,8 +5,8 @@ use super::page::PageBuilder;
 use super::record::{MAX_RECORD_BYTES, SNAPSHOT_VERSION, SessionRow, SnapshotHeader, SnapshotRecord, StatsRow};
 use super::{SnapshotInfo, SnapshotOverflow, SnapshotSlice};
 use crate::engine::Index;
-use crate::engine::entries::Slot;
 use crate::policy::PolicySource;
+use crate::store::{SlabImage, Store, Watch};
 use crate::view::names::{Member, Partition};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,36 +18,78 @@ const RECORD_BYTES: usize = MAX_RECORD_BYTES / 2;
 
 /// A snapshot in the making.
 pub(crate) struct Walk {
-    /// The next slot to walk, and the end of those there were at the beginning.
-    next: u32,
-    end: u32,
-    limit: usize,
-    /// What changed slots ahead of the walk were at the beginning; `None` for vacant.
-    kept: BTreeMap<u32, Option<Slot>>,
-    overflowed: bool,
+    /// A slab that is being walked, the next of its spans and the next position in that.
+    current: Option<(SlabImage, usize, u32)>,
     pending: VecDeque<SnapshotRecord>,
     names: Names,
 }
 
-/// What slots referred to at the beginning.
+/// What slabs and spans referred to at the beginning.
 pub(crate) struct Names {
     /// Members with the number they were retired under.
     pub(crate) members: Vec<Option<(Arc<Member>, Option<u64>)>>,
     pub(crate) partitions: Vec<Option<Arc<Partition>>>,
+    /// The member in each seat of a domain.
+    pub(crate) seats: BTreeMap<u64, Vec<u32>>,
 }
 
 impl Walk {
-    /// Keeps what a slot is, before it changes, if the walk still needs it.
-    pub(crate) fn keep(&mut self, at: u32, was: impl FnOnce() -> Option<Slot>) {
-        if at < self.next || at >= self.end || self.overflowed || self.kept.contains_key(&at) {
-            return;
-        }
-        if self.kept.len() >= self.limit {
-            self.overflowed = true;
-            self.kept.clear();
-            return;
-        }
-        self.kept.insert(at, was());
+    /// Walks at most `steps` entries; true when there are no more.
+    fn step(&mut self, store: &mut Store, mut steps: usize, records: &mut Vec<SnapshotRecord>) -> bool {
+        let mut pages = PageBuilder::new(&self.names);
+        let is_done = loop {
+            let Some((slab, at, position)) = &mut self.current else {
+                match next_slab(store) {
+                    // A number of nobody's is a step too, so that a slice is bounded.
+                    Some(slab) if steps > 0 => {
+                        steps -= usize::from(slab.is_none());
+                        self.current = slab.map(|slab| (slab, 0, 0));
+                        continue;
+                    }
+                    Some(slab) => {
+                        self.current = slab.map(|slab| (slab, 0, 0));
+                        break false;
+                    }
+                    None => break true,
+                }
+            };
+            let Some(span) = slab.spans.get(*at).copied() else {
+                self.current = None;
+                continue;
+            };
+            if steps == 0 {
+                break false;
+            }
+            *position = (*position).max(span.start);
+            let end = span.end.min(position.saturating_add(u32::try_from(steps).unwrap_or(u32::MAX)));
+            steps -= (end - *position) as usize;
+            let partition = slab.partition;
+            let names = self.names.partitions.get(partition as usize).and_then(Option::as_ref);
+            let seats = names.and_then(|partition| self.names.seats.get(&partition.domain.id));
+            if let Some(&member) = seats.and_then(|seats| seats.get(span.seat as usize)) {
+                for position in *position..end {
+                    pages.push((member, partition), (&span, position), slab.hash(position), records);
+                }
+            }
+            *position = end;
+            if end == span.end {
+                (*at, *position) = (*at + 1, 0);
+            }
+        };
+        pages.finish(records);
+        is_done
+    }
+}
+
+/// The next number's slab as it was at the beginning: `Some(None)` when the number was nobody's, `None` when there are no
+/// more numbers.
+fn next_slab(store: &mut Store) -> Option<Option<SlabImage>> {
+    let watch = store.watch.as_mut().filter(|watch| watch.next < watch.end)?;
+    let number = watch.next;
+    watch.next += 1;
+    match watch.kept.remove(&number) {
+        Some((was, _)) => Some(was),
+        None => Some(store.image(number)),
     }
 }
 
@@ -63,53 +105,37 @@ impl Index {
                 .map(|member| member.map(|member| (Arc::clone(&member.shared), member.retirement)))
                 .collect(),
             partitions: self
-                .entries
                 .partitions
                 .places()
                 .map(|partition| partition.map(|partition| Arc::clone(&partition.shared)))
                 .collect(),
+            seats: self.seats(),
         };
-        self.entries.walk = Some(Walk {
-            next: 0,
-            end: self.entries.slots(),
-            limit: preimage_limit,
-            kept: BTreeMap::new(),
-            overflowed: false,
-            pending: self.single_records(&info),
-            names,
-        });
+        self.store.watch = Some(Watch::new(self.store.slabs(), preimage_limit));
+        self.walk = Some(Walk { current: None, pending: self.single_records(&info), names });
         info
     }
 
     /// The next records, walking at most `max_entries` entries. Commands may be applied between slices.
     pub fn snapshot_slice(&mut self, max_entries: usize) -> Result<SnapshotSlice, SnapshotOverflow> {
-        let mut walk = self.entries.walk.take().ok_or(SnapshotOverflow::NotBegun)?;
-        if walk.overflowed {
-            return Err(SnapshotOverflow::TooManyChanges { limit: walk.limit });
+        let mut walk = self.walk.take().ok_or(SnapshotOverflow::NotBegun)?;
+        if let Some(watch) = self.store.watch.take_if(|watch| watch.overflowed) {
+            return Err(SnapshotOverflow::TooManyChanges { limit: watch.limit });
         }
         let singles = walk.pending.len().min(RECORDS_A_SLICE);
         let mut records: Vec<SnapshotRecord> = walk.pending.drain(..singles).collect();
-        let steps = u32::try_from(max_entries.max(1)).unwrap_or(u32::MAX);
-        let until = walk.next.saturating_add(steps).min(walk.end);
-        let mut pages = PageBuilder::new(&walk.names);
-        for at in walk.next..until {
-            match walk.kept.remove(&at) {
-                Some(was) => was.iter().for_each(|slot| pages.push(slot, &mut records)),
-                None => self.entries.get(at).iter().for_each(|slot| pages.push(slot, &mut records)),
-            }
-        }
-        pages.finish(&mut records);
-        walk.next = until;
-        let done = walk.next == walk.end && walk.pending.is_empty();
-        if !done {
-            self.entries.walk = Some(walk);
+        let is_walked = walk.step(&mut self.store, max_entries.max(1), &mut records);
+        let done = is_walked && walk.pending.is_empty();
+        match done {
+            true => self.store.watch = None,
+            false => self.walk = Some(walk),
         }
         Ok(SnapshotSlice { records, done })
     }
 
     /// Gives a snapshot in the making up.
     pub fn abort_snapshot(&mut self) {
-        self.entries.walk = None;
+        (self.walk, self.store.watch) = (None, None);
     }
 
     /// All records but those of entries.

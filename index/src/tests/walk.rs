@@ -99,8 +99,10 @@ impl Walk {
         let pushed = crate::digest::policies(&PolicySet::default(), PolicySource::Pushed);
         assert_eq!((self.index.totals(), self.index.digest()), (Totals::default(), pushed), "seed {}", self.seed);
         let (tables, members) = (&self.index.tables, &self.index.members);
-        assert_eq!((tables.names.len(), tables.blocks.len(), members.iter().count()), (0, 0, 0), "seed {}", self.seed);
-        assert!((0..self.index.entries.slots()).all(|at| self.index.entries.get(at).is_none()));
+        let store = &self.index.store;
+        assert_eq!((tables.names.len(), store.keys(), members.iter().count()), (0, 0, 0), "seed {}", self.seed);
+        assert!((0..store.slabs()).all(|slab| store.partition_of(slab).is_none()));
+        assert_eq!(self.index.partitions.iter().count(), 0, "seed {}", self.seed);
     }
 
     fn apply(&mut self, stamped: Stamped) {

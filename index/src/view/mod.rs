@@ -1,14 +1,13 @@
 //! The readers' side of the index: lookups and aggregates at any time from any thread, without a lock and without
-//! waiting for the writer. It must never change state. The tables are in `tables`, `names` and `block`; lookups are
-//! answered in `search`, over the matches of `walk`.
+//! waiting for the writer. It must never change state. Names are in `tables` and `names`, entries in the store; lookups
+//! are answered in `search`, over the matches that the store's `runs` finds.
 
-pub(crate) mod block;
 pub(crate) mod names;
+mod paths;
 mod rows;
 mod search;
 pub(crate) mod settings;
 pub(crate) mod tables;
-mod walk;
 
 use crate::applied::Totals;
 use crate::delta::Stats;
@@ -16,9 +15,13 @@ use crate::limits::RESERVED_TENANT;
 use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use crate::policy::{PolicySet, PolicySource};
+use crate::store::runs::Match;
+use paths::Paths;
 use search::Search;
+pub use search::{AnswerRef, ScoreRef};
 pub(crate) use settings::Settings;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tables::Tables;
 
 /// A lock-free reader: cheap to clone, shared between threads, always the newest state. Each entry is seen whole; a
@@ -30,13 +33,30 @@ pub struct View {
 }
 
 /// Buffers that a thread keeps between lookups.
-#[derive(Default)]
 pub struct LookupScratch {
     fingerprints: Vec<[u8; 8]>,
-    running: Vec<walk::Match>,
-    matches: Vec<walk::Match>,
+    matches: Vec<Match>,
     ranked: Vec<search::Ranked>,
     tokens: Vec<i32>,
+    paths: Paths,
+    /// Where this thread marks that it is reading: threads that look for different places don't get in each other's way.
+    hint: usize,
+}
+
+/// The scratches made so far, by which each gets a place of its own. It influences no answer.
+static SCRATCHES: AtomicUsize = AtomicUsize::new(1);
+
+impl Default for LookupScratch {
+    fn default() -> Self {
+        Self {
+            fingerprints: Vec::new(),
+            matches: Vec::new(),
+            ranked: Vec::new(),
+            tokens: Vec::new(),
+            paths: Paths::default(),
+            hint: SCRATCHES.fetch_add(1, Ordering::Relaxed),
+        }
+    }
 }
 
 /// GetCacheState's aggregate of one (tenant, model).
@@ -111,8 +131,21 @@ impl View {
         config: &RankConfig,
         scratch: &mut LookupScratch,
     ) -> LookupAnswer {
+        self.with_answer(request, now_us, config, scratch, |answer| answer.to_owned())
+    }
+
+    /// The same, but the answer is lent to `take` and nothing is copied for it: the way for those who turn it into
+    /// something else at once.
+    pub fn with_answer<B: AsRef<[u8]>, R>(
+        &self,
+        request: &LookupRequest<'_, B>,
+        now_us: u64,
+        config: &RankConfig,
+        scratch: &mut LookupScratch,
+        take: impl FnOnce(&AnswerRef<'_>) -> R,
+    ) -> R {
         let settings = self.tables.settings.load();
-        Search { tables: &self.tables, settings: &settings, config, request, now_us }.answer(scratch)
+        Search { tables: &self.tables, settings: &settings, config, request, now_us }.answer(scratch, take)
     }
 
     /// True when the request's answer depends on the tokens of its prompt text: tokenize it, or leave it

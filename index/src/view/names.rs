@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) enum Node {
     Tenant(Arc<Tenant>),
     Model(Arc<Model>),
-    Domain(Arc<Domain>, Arc<Reporting>),
+    Domain(Arc<Domain>, Arc<Roster>),
     Scope(Arc<Scope>),
     Partition(Arc<Partition>),
     Member(Arc<Member>),
@@ -71,8 +71,50 @@ pub(crate) struct Domain {
     pub(crate) prefixes: Count,
 }
 
-/// The members of a domain with stats, sorted by replica. Apart from the domain, which members refer back to.
-pub(crate) type Reporting = ArcSwap<Vec<Arc<Member>>>;
+/// The members of a domain. Apart from the domain, which members refer back to.
+#[derive(Default)]
+pub(crate) struct Roster {
+    /// Those with stats, sorted by replica.
+    pub(crate) reporting: ArcSwap<Vec<Arc<Member>>>,
+    /// Those that aren't retired, by seat.
+    pub(crate) seated: ArcSwap<Vec<Option<Seated>>>,
+}
+
+/// A member in its seat.
+#[derive(Clone)]
+pub(crate) struct Seated {
+    pub(crate) member: Arc<Member>,
+    /// How many of the seated have a smaller replica id: equal scores go by that, and comparing it is cheaper.
+    pub(crate) order: u32,
+}
+
+impl Roster {
+    /// Says who is in a seat. For the single writer alone.
+    pub(crate) fn seat(&self, seat: u32, member: Option<&Arc<Member>>) {
+        let mut seated = (**self.seated.load()).clone();
+        let seat = seat as usize;
+        if seated.len() <= seat {
+            seated.resize(seat + 1, None);
+        }
+        if let Some(gone) = seated[seat].take() {
+            seated.iter_mut().flatten().for_each(|held| held.order -= u32::from(held.order > gone.order));
+        }
+        if let Some(member) = member {
+            let mut order = 0;
+            for held in seated.iter_mut().flatten() {
+                match held.member.replica < member.replica {
+                    true => order += 1,
+                    false => held.order += 1,
+                }
+            }
+            seated[seat] = Some(Seated { member: Arc::clone(member), order });
+        }
+        while seated.last().is_some_and(Option::is_none) {
+            seated.pop();
+        }
+        self.seated.store(Arc::new(seated));
+    }
+}
 
 /// A (tenant, model, hash scheme).
 pub(crate) struct Scope {
@@ -89,20 +131,36 @@ pub(crate) struct Scope {
 pub(crate) struct Partition {
     pub(crate) id: u64,
     pub(crate) at: u32,
+    pub(crate) domain: Arc<Domain>,
     pub(crate) scheme: Arc<str>,
     pub(crate) adapter: Arc<str>,
+}
+
+impl Partition {
+    /// The order of keys, as far as a partition of the same tenant decides it.
+    pub(crate) fn key_order(&self, other: &Self) -> std::cmp::Ordering {
+        if std::ptr::eq(self, other) {
+            return std::cmp::Ordering::Equal;
+        }
+        let models = self.domain.model.cmp(&other.domain.model);
+        models.then_with(|| self.scheme.cmp(&other.scheme)).then_with(|| self.adapter.cmp(&other.adapter))
+    }
 }
 
 /// A replica in a domain, from its first report until it is cleared or has nothing left. Cleared ones live on unseen
 /// until their entries are purged; a new report makes a new member.
 pub(crate) struct Member {
     pub(crate) at: u32,
+    /// Its number in the domain, by which spans name it.
+    pub(crate) seat: u32,
     pub(crate) domain: Arc<Domain>,
     pub(crate) replica: Arc<str>,
     /// True once cleared: its entries are dead.
     pub(crate) retired: AtomicBool,
     /// Its stats, if it reported any.
     pub(crate) stats: ArcSwapOption<Report>,
+    /// False while there are none: most lookups then needn't ask.
+    pub(crate) has_stats: AtomicBool,
 }
 
 impl Member {
@@ -161,19 +219,19 @@ impl Tables {
         model: &str,
         guard: &'g impl papaya::Guard,
     ) -> Option<&'g Arc<Domain>> {
-        self.reporting(tenant, model, guard).map(|(domain, _)| domain)
+        self.roster(tenant, model, guard).map(|(domain, _)| domain)
     }
 
-    /// A domain with its members that have stats.
-    pub(crate) fn reporting<'g>(
+    /// A domain with its members.
+    pub(crate) fn roster<'g>(
         &self,
         tenant: &str,
         model: &str,
         guard: &'g impl papaya::Guard,
-    ) -> Option<(&'g Arc<Domain>, &'g Arc<Reporting>)> {
+    ) -> Option<(&'g Arc<Domain>, &'g Arc<Roster>)> {
         let tenant = self.tenant(tenant, guard)?;
         match self.names.get(&NameRef { kind: Kind::Domain, parent: tenant.id, name: model }, guard) {
-            Some(Node::Domain(domain, reporting)) => Some((domain, reporting)),
+            Some(Node::Domain(domain, roster)) => Some((domain, roster)),
             _ => None,
         }
     }

@@ -1,10 +1,11 @@
 //! The aggregates that operators ask for: GetCacheState, the rows of GET /snapshot, models for the metrics. They are
 //! read from the shared tables without a lock; the reserved tenant is in none of them.
 
-use super::names::{Member, Node, Report};
+use super::names::{Domain, Member, Node, Report, Seated};
 use super::tables::{Kind, TableHash, Tables};
 use super::{CacheState, ReplicaRow, StateRows};
 use crate::limits::RESERVED_TENANT;
+use crate::store::runs::census;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ pub(crate) fn cache_state(tables: &Tables, tenant: &str, model: &str) -> CacheSt
     let guard = tables.names.guard();
     let domain = match tenant {
         RESERVED_TENANT => None,
-        _ => tables.reporting(tenant, model, &guard),
+        _ => tables.roster(tenant, model, &guard),
     };
-    let Some((domain, reporting)) = domain else { return CacheState::default() };
-    let reporting = reporting.load();
+    let Some((domain, roster)) = domain else { return CacheState::default() };
+    let reporting = roster.reporting.load();
     let row = |member: &Arc<Member>| Some((Arc::clone(&member.replica), member.stats.load().as_ref()?.stats));
     CacheState { replicas: reporting.iter().filter_map(row).collect(), total_prefixes: domain.prefixes.get() }
 }
@@ -36,13 +37,6 @@ pub(crate) fn models(tables: &Tables) -> Vec<(Arc<str>, u64)> {
     models
 }
 
-/// What one member's entries come to.
-struct Held<'g> {
-    member: &'g Arc<Member>,
-    entries: u64,
-    newest_us: u64,
-}
-
 /// All rows, by a scan of every entry.
 pub(crate) fn state_rows(tables: &Tables, hash_seed: u64) -> StateRows {
     let mut rows: BTreeMap<(Arc<str>, Arc<str>), ReplicaRow> = BTreeMap::new();
@@ -58,8 +52,8 @@ pub(crate) fn state_rows(tables: &Tables, hash_seed: u64) -> StateRows {
             (Kind::Tenant, Node::Tenant(tenant)) if !tenant.reserved && tenant.entries.get() > 0 => {
                 tenants.insert(Arc::clone(&tenant.name), tenant.prefixes.get());
             }
-            (Kind::Domain, Node::Domain(domain, reporting)) if !domain.tenant.reserved => {
-                for member in reporting.load().iter() {
+            (Kind::Domain, Node::Domain(domain, roster)) if !domain.tenant.reserved => {
+                for member in roster.reporting.load().iter() {
                     let Some(report) = member.stats.load_full() else { continue };
                     tenants.entry(Arc::clone(&domain.tenant.name)).or_insert(domain.tenant.prefixes.get());
                     prefer_latest(&mut row(&mut rows, member).stats, &domain.model, &report);
@@ -73,18 +67,31 @@ pub(crate) fn state_rows(tables: &Tables, hash_seed: u64) -> StateRows {
     StateRows { replicas, tenants: tenants.into_iter().collect(), total_prefixes }
 }
 
-/// The visible entries of each member of an ordinary tenant.
+/// What the visible entries of each member of an ordinary tenant come to: their number and newest last-seen.
 fn held(tables: &Tables, hash_seed: u64) -> Vec<(Arc<Member>, u64, u64)> {
-    let guard = tables.blocks.guard();
-    let mut held: HashMap<*const Member, Held<'_>, TableHash> = HashMap::with_hasher(TableHash(hash_seed));
-    let holders = tables.blocks.iter(&guard).flat_map(|(_, block)| block.groups()).flat_map(|group| group.holders());
-    for holder in holders.filter(|holder| !holder.member.is_retired() && !holder.member.domain.tenant.reserved) {
-        let member = &holder.member;
-        let sum = held.entry(Arc::as_ptr(member)).or_insert(Held { member, entries: 0, newest_us: 0 });
-        sum.entries += 1;
-        sum.newest_us = sum.newest_us.max(holder.last_seen_us());
+    // While the pin lasts no seat goes to somebody else.
+    let _pin = tables.store.readers.pin(0);
+    let guard = tables.names.guard();
+    let mut rosters: HashMap<u64, Arc<Vec<Option<Seated>>>, TableHash> = HashMap::with_hasher(TableHash(hash_seed));
+    for (_, node) in tables.names.iter(&guard) {
+        if let Node::Partition(partition) = node
+            && let Domain { tenant, model, .. } = &*partition.domain
+            && !tenant.reserved
+            && let Some((_, roster)) = tables.roster(&tenant.name, model, &guard)
+        {
+            rosters.insert(partition.id, roster.seated.load_full());
+        }
     }
-    held.into_values().map(|held| (Arc::clone(held.member), held.entries, held.newest_us)).collect()
+    let mut held: HashMap<*const Member, (&Arc<Member>, u64, u64), TableHash> =
+        HashMap::with_hasher(TableHash(hash_seed));
+    census(&tables.store, |partition, seat, entries, seen_us| {
+        let roster = rosters.get(&partition);
+        if let Some(Some(Seated { member, .. })) = roster.and_then(|roster| roster.get(seat as usize)) {
+            let sum = held.entry(Arc::as_ptr(member)).or_insert((member, 0, 0));
+            *sum = (member, sum.1 + entries, sum.2.max(seen_us));
+        }
+    });
+    held.into_values().map(|(member, entries, newest_us)| (Arc::clone(member), entries, newest_us)).collect()
 }
 
 fn row<'r>(rows: &'r mut BTreeMap<(Arc<str>, Arc<str>), ReplicaRow>, member: &Member) -> &'r mut ReplicaRow {

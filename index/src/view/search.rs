@@ -1,9 +1,9 @@
 //! Answers lookups from the shared tables: matching, ranking, fallbacks, in the order of the contract's steps. It
-//! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in [`super::walk`].
+//! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in the store.
 
-use super::names::{Domain, Member, Scope};
+use super::names::{Member, Scope, Seated};
+use super::paths::{Path, look_up};
 use super::tables::Tables;
-use super::walk::{Match, Place};
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
 use crate::delta::PackedHashes;
@@ -12,21 +12,25 @@ use crate::lookup::affinity::Seed;
 use crate::lookup::config::Rules;
 use crate::lookup::resolve::{Input, Resolved, resolve};
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank};
-use papaya::Guard;
+use crate::store::runs::{Match, Sight};
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering as AtomicOrdering;
 
 /// A match with its score.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Ranked {
+    place: u64,
+    /// The match's position among the matches.
+    at: u32,
     score: f32,
     hit_prob: f32,
-    found: Match,
 }
 
 /// What the index has for a request.
 enum Found {
-    PrefixMatch(Vec<ReplicaScore>, Vec<Credit>),
+    /// What is ranked.
+    PrefixMatch,
     TenantHot(Vec<ReplicaScore>),
     Unknown(Reason),
     None,
@@ -43,51 +47,54 @@ pub(crate) struct Search<'s, 'a, B> {
 
 impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     /// The whole lookup but deadlines and tokenizing.
-    pub(crate) fn answer(&self, scratch: &mut LookupScratch) -> LookupAnswer {
+    pub(crate) fn answer<R>(&self, scratch: &mut LookupScratch, take: impl FnOnce(&AnswerRef<'_>) -> R) -> R {
         if self.request.tenant == RESERVED_TENANT {
-            return LookupAnswer::early(Reason::NoHint);
+            return take(&AnswerRef::early(Reason::NoHint));
         }
         let rules = Rules::of(self.settings.policies.policies.get(self.request.tenant), self.config);
-        let LookupScratch { fingerprints, running, matches, ranked, tokens } = scratch;
+        let LookupScratch { fingerprints, matches, ranked, tokens, paths, hint } = scratch;
         let resolved = match resolve(self.request, &rules, self.config.block_size, fingerprints) {
             Ok(resolved) => resolved,
-            Err(reason) => return LookupAnswer::early(reason),
+            Err(reason) => return take(&AnswerRef::early(reason)),
         };
-        let (names, blocks) = (self.tables.names.guard(), self.tables.blocks.guard());
-        let scope = self.scope(&names);
-        let mut buffers = Buffers { running, matches, ranked, tokens };
+        // Pinned before the roster is read, so that its seats stay its members'.
+        let _pin = self.tables.store.readers.pin(*hint);
+        let path = paths.find(self.tables, self.request);
+        let seated = path.map(|path| path.roster.seated.load());
+        let seated: &[Option<Seated>] = seated.as_ref().map_or(&[], |seated| seated.as_slice());
+        let mut buffers = Buffers { matches, ranked, tokens };
         let found = match gates::names_scope(self.request) {
-            true => self.find(&resolved, &rules, scope, &mut buffers, (&names, &blocks)),
+            true => self.find(&resolved, &rules, path.map(|path| (path, seated)), &mut buffers),
             false => Found::None,
         };
-        let (reason, scores, credits) = match found {
-            Found::PrefixMatch(scores, credits) => (Reason::PrefixMatch, scores, credits),
-            Found::TenantHot(scores) => (Reason::TenantHot, scores, Vec::new()),
-            Found::Unknown(reason) => (reason, Vec::new(), Vec::new()),
-            Found::None => match self.affinity(&resolved, &rules, scope.map(|(_, scope)| &**scope)) {
-                Some(pick) => (Reason::AffinityHint, vec![pick], Vec::new()),
-                None => (Reason::NoHint, Vec::new(), Vec::new()),
+        let Buffers { matches, ranked, .. } = buffers;
+        let (reason, scores) = match found {
+            Found::PrefixMatch => {
+                let credits = self.credits(&resolved.input, matches, ranked, seated);
+                let scores = Scores::Ranked { ranked, matches, seated };
+                return take(&AnswerRef { reason: Reason::PrefixMatch, adapter_echo: true, credits, scores });
+            }
+            Found::TenantHot(scores) => (Reason::TenantHot, scores),
+            Found::Unknown(reason) => (reason, Vec::new()),
+            Found::None => match self.affinity(&resolved, &rules, path.map(|path| &*path.scope)) {
+                Some(pick) => (Reason::AffinityHint, vec![pick]),
+                None => (Reason::NoHint, Vec::new()),
             },
         };
-        LookupAnswer { reason, scores, adapter_echo: true, credits }
+        take(&AnswerRef { reason, adapter_echo: true, credits: Vec::new(), scores: Scores::Listed(&scores) })
     }
 
     /// True when the exact match of `hash` finds `replica`, without gates and floors.
     pub(crate) fn matches_alone(&self, hash: &[u8], replica: &str) -> bool {
-        let (names, blocks) = (self.tables.names.guard(), self.tables.blocks.guard());
-        let place = self.scope(&names).and_then(|(domain, scope)| self.place(domain, scope, &names));
+        let _pin = self.tables.store.readers.pin(0);
+        let path = look_up(self.tables, self.request);
+        let sight = path.as_ref().and_then(|path| Some((path, self.sight(path)?)));
         let mut matches = Vec::new();
-        place.is_some_and(|place| {
-            let holders = place.exact(self.tables, hash, &mut matches, &blocks);
-            let found = |found: &Match| holders.get(found.at as usize).is_some_and(|h| *h.member.replica == *replica);
-            matches.iter().any(found)
+        sight.is_some_and(|(path, sight)| {
+            let seated = path.roster.seated.load();
+            sight.exact(&self.tables.store, hash, &mut matches);
+            matches.iter().any(|found| seated_at(&seated, found).is_some_and(|held| *held.member.replica == *replica))
         })
-    }
-
-    /// The request's domain and scope, if they exist.
-    fn scope<'g>(&self, guard: &'g impl Guard) -> Option<(&'g Arc<Domain>, &'g Arc<Scope>)> {
-        let domain = self.tables.domain(self.request.tenant, self.request.model, guard)?;
-        Some((domain, self.tables.scope(domain.id, self.request.scheme, guard)?))
     }
 
     /// Steps 5 to 8 on a fully named scope.
@@ -95,17 +102,17 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         &self,
         resolved: &Resolved<'_, B>,
         rules: &Rules,
-        scope: Option<(&Arc<Domain>, &Arc<Scope>)>,
+        path: Option<(&Path, &[Option<Seated>])>,
         buffers: &mut Buffers<'_>,
-        (names, blocks): (&impl Guard, &impl Guard),
     ) -> Found {
-        if let Some((domain, scope)) = scope {
-            if let Some(place) = self.place(domain, scope, names) {
-                let first = buffers.walk(self.tables, &place, &resolved.input, blocks);
+        if let Some((path, seated)) = path {
+            let scope = &path.scope;
+            if let Some(sight) = self.sight(path) {
+                buffers.walk(self.tables, &sight, &resolved.input);
                 let total = scope.serving.load().len();
-                self.rank(&place, first, total, !matches!(resolved.input, Input::Exact(_)), buffers);
+                self.rank(&sight, seated, total, !matches!(resolved.input, Input::Exact(_)), buffers);
                 if !buffers.ranked.is_empty() {
-                    return self.floored(resolved, rules, first, buffers.ranked);
+                    return floored(resolved, rules, buffers);
                 }
             }
             if let Input::Exact(_) = resolved.input
@@ -116,52 +123,44 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
                 return if offered { Found::TenantHot(scores) } else { Found::None };
             }
         }
-        self.classify(names).map_or(Found::None, Found::Unknown)
+        self.classify().map_or(Found::None, Found::Unknown)
     }
 
-    fn place(&self, domain: &Domain, scope: &Scope, guard: &impl Guard) -> Option<Place> {
-        let partition = self.tables.partition(scope.id, self.request.adapter, guard)?;
+    fn sight(&self, path: &Path) -> Option<Sight> {
+        let partition = path.partition.as_ref()?;
         let ttl_us = self.settings.ttl_us(self.request.tenant);
-        Some(Place { domain: domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
+        Some(Sight { domain: path.domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
     }
 
     /// Scores all matches, best first.
-    fn rank(
-        &self,
-        place: &Place,
-        first: &[super::block::Holder],
-        total: usize,
-        is_chain: bool,
-        buffers: &mut Buffers<'_>,
-    ) {
-        let Buffers { matches, ranked, tokens, .. } = buffers;
-        if is_chain {
-            matches.retain(|found| found.tokens > 0);
-        }
-        tokens.clear();
-        tokens.extend(matches.iter().map(|found| found.tokens));
-        tokens.sort_unstable();
+    fn rank(&self, sight: &Sight, seated: &[Option<Seated>], total: usize, is_chain: bool, buffers: &mut Buffers<'_>) {
+        let Buffers { matches, ranked, tokens } = buffers;
+        matches.retain(|found| (found.tokens > 0 || !is_chain) && seated_at(seated, found).is_some());
+        let holding = Holding::of(matches, tokens);
         ranked.clear();
-        ranked.extend(matches.iter().map(|&found| {
-            let matching = match is_chain {
-                true => matches.len() - tokens.partition_point(|&tokens| tokens < found.tokens),
-                false => matches.len(),
+        ranked.extend((0u32..).zip(matches.iter()).map(|(at, found)| {
+            let (order, pressure) = match seated_at(seated, found) {
+                Some(held) => (held.order, self.pressure(&held.member, sight.ttl_us)),
+                None => (u32::MAX, 1.0),
             };
-            let fresh = rank::freshness(self.now_us, found.seen_us, place.ttl_us);
-            let pressure = first.get(found.at as usize).map_or(1.0, |held| self.pressure(&held.member, place.ttl_us));
+            let matching = if is_chain { holding.at_least(found.tokens) } else { matches.len() };
+            let fresh = rank::freshness(self.now_us, found.seen_us, sight.ttl_us);
             let score = found.tokens as f32
                 * fresh
                 * pressure
                 * rank::slo_bias(self.config, self.request.ttft_ms, fresh)
                 * rank::distinguishing_power(matching, total);
-            Ranked { score: rank::sortable(score), hit_prob: fresh, found }
+            let score = rank::sortable(score);
+            Ranked { place: place(score, order), at, score, hit_prob: fresh }
         }));
-        let replica = |ranked: &Ranked| first.get(ranked.found.at as usize).map(|holder| &*holder.member.replica);
-        ranked.sort_unstable_by(|a, b| best_first(a.score, b.score).then_with(|| replica(a).cmp(&replica(b))));
+        ranked.sort_unstable_by_key(|ranked| ranked.place);
     }
 
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
     fn pressure(&self, member: &Member, ttl_us: u64) -> f32 {
+        if !member.has_stats.load(AtomicOrdering::Acquire) {
+            return 1.0;
+        }
         match &*member.stats.load() {
             Some(report) if self.now_us.saturating_sub(report.payload_us) < ttl_us => {
                 rank::pressure_factor(self.config.pressure_weight, report.stats.pressure)
@@ -170,32 +169,22 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         }
     }
 
-    /// Applies the floors to ranked matches and builds what is left of them.
-    fn floored(
+    /// In an LFU tenant, the accesses that the ranked matches come to.
+    fn credits(
         &self,
-        resolved: &Resolved<'_, B>,
-        rules: &Rules,
-        first: &[super::block::Holder],
-        ranked: &mut Vec<Ranked>,
-    ) -> Found {
-        ranked.retain(|ranked| gates::clears_matched_floor(rules, ranked.found.tokens));
-        match ranked.first() {
-            Some(top) if gates::clears_routing_floor(rules, top.score) && !resolved.too_short => {}
-            _ => return Found::None,
+        input: &Input<'_, B>,
+        matches: &[Match],
+        ranked: &[Ranked],
+        seated: &[Option<Seated>],
+    ) -> Vec<Credit> {
+        if !self.settings.is_lfu(self.request.tenant) {
+            return Vec::new();
         }
-        let mut scores = Vec::with_capacity(ranked.len());
-        let mut credits = Vec::new();
-        let is_lfu = self.settings.is_lfu(self.request.tenant);
-        for Ranked { score, hit_prob, found } in ranked.iter().copied() {
-            let Some(holder) = first.get(found.at as usize) else { continue };
-            let replica = Arc::clone(&holder.member.replica);
-            if is_lfu {
-                credits.extend(self.credit(&resolved.input, &replica, found.depth as usize));
-            }
-            let tier = rank::reported_tier(found.coldness);
-            scores.push(ReplicaScore { replica, score, matched_tokens: found.tokens, hit_prob, tier });
-        }
-        Found::PrefixMatch(scores, credits)
+        let credit = |ranked: &Ranked| {
+            let found = matches.get(ranked.at as usize)?;
+            self.credit(input, &seated_at(seated, found)?.member.replica, found.depth as usize)
+        };
+        ranked.iter().filter_map(credit).collect()
     }
 
     /// One access for each of the first `depth` blocks.
@@ -247,10 +236,11 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 
     /// The outermost key under which there is no entry, unless the index is empty.
-    fn classify(&self, guard: &impl Guard) -> Option<Reason> {
+    fn classify(&self) -> Option<Reason> {
         if self.tables.entries.get() == 0 {
             return None;
         }
+        let guard = &self.tables.names.guard();
         let LookupRequest { tenant, model, scheme, .. } = *self.request;
         if self.tables.tenant(tenant, guard).is_none_or(|tenant| tenant.entries.get() == 0) {
             return Some(Reason::UnknownTenant);
@@ -280,35 +270,211 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 }
 
+/// Applies the floors to ranked matches.
+fn floored<B>(resolved: &Resolved<'_, B>, rules: &Rules, buffers: &mut Buffers<'_>) -> Found {
+    let Buffers { matches, ranked, .. } = buffers;
+    ranked.retain(|ranked| {
+        let tokens = matches.get(ranked.at as usize).map_or(0, |found| found.tokens);
+        gates::clears_matched_floor(rules, tokens)
+    });
+    match ranked.first() {
+        Some(top) if gates::clears_routing_floor(rules, top.score) && !resolved.too_short => Found::PrefixMatch,
+        _ => Found::None,
+    }
+}
+
+/// How many matches there are of how many tokens.
+enum Holding<'t> {
+    /// Few different counts, as replicas mostly share the same few stretches.
+    Few([(i32, u32); FEW_COUNTS], usize),
+    /// All counts, ascending.
+    Sorted(&'t [i32]),
+}
+
+const FEW_COUNTS: usize = 8;
+
+impl<'t> Holding<'t> {
+    fn of(matches: &[Match], tokens: &'t mut Vec<i32>) -> Self {
+        let (mut counts, mut len) = ([(0, 0); FEW_COUNTS], 0);
+        for found in matches {
+            match counts.iter_mut().take(len).find(|(tokens, _)| *tokens == found.tokens) {
+                Some((_, count)) => *count += 1,
+                None if len < FEW_COUNTS => {
+                    counts[len] = (found.tokens, 1);
+                    len += 1;
+                }
+                None => {
+                    tokens.clear();
+                    tokens.extend(matches.iter().map(|found| found.tokens));
+                    tokens.sort_unstable();
+                    return Self::Sorted(tokens);
+                }
+            }
+        }
+        Self::Few(counts, len)
+    }
+
+    /// Matches of at least so many tokens.
+    fn at_least(&self, tokens: i32) -> usize {
+        match self {
+            Self::Few(counts, len) => {
+                let enough = counts.iter().take(*len).filter(|(held, _)| *held >= tokens);
+                enough.map(|(_, count)| *count as usize).sum()
+            }
+            Self::Sorted(all) => all.len() - all.partition_point(|&held| held < tokens),
+        }
+    }
+}
+
+/// The scores of an answer where they lie.
+#[derive(Copy, Clone)]
+enum Scores<'i> {
+    Ranked { ranked: &'i [Ranked], matches: &'i [Match], seated: &'i [Option<Seated>] },
+    Listed(&'i [ReplicaScore]),
+}
+
+/// An answer to a lookup that borrows from the index: nothing is copied or counted for it. It lasts as long as the call
+/// that it is given to, which keeps memory from being reused and should be short.
+pub struct AnswerRef<'i> {
+    /// The reason_code.
+    pub reason: Reason,
+    /// True when the answer carries the request's adapter_id.
+    pub adapter_echo: bool,
+    /// As in [`LookupAnswer::credits`].
+    pub credits: Vec<Credit>,
+    scores: Scores<'i>,
+}
+
+/// One ranked replica of an [`AnswerRef`]; its fields are those of [`ReplicaScore`].
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct ScoreRef<'i> {
+    /// The replica.
+    pub replica: &'i Arc<str>,
+    /// Higher is better.
+    pub score: f32,
+    /// Tokens of the leading run.
+    pub matched_tokens: i32,
+    /// The estimate that what is promised is still there.
+    pub hit_prob: f32,
+    /// The coldest tier of the run.
+    pub tier: i32,
+}
+
+impl AnswerRef<'_> {
+    fn early(reason: Reason) -> Self {
+        Self { reason, adapter_echo: false, credits: Vec::new(), scores: Scores::Listed(&[]) }
+    }
+
+    /// How many replicas are ranked.
+    pub fn len(&self) -> usize {
+        match self.scores {
+            Scores::Ranked { ranked, .. } => ranked.len(),
+            Scores::Listed(scores) => scores.len(),
+        }
+    }
+
+    /// True when no replica is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Best first.
+    pub fn scores(&self) -> impl Iterator<Item = ScoreRef<'_>> {
+        let scores = self.scores;
+        (0..self.len()).filter_map(move |at| match scores {
+            Scores::Ranked { ranked, matches, seated } => {
+                let Ranked { at, score, hit_prob, .. } = *ranked.get(at)?;
+                let found = matches.get(at as usize)?;
+                let replica = &seated_at(seated, found)?.member.replica;
+                let (matched_tokens, tier) = (found.tokens, rank::reported_tier(found.coldness));
+                Some(ScoreRef { replica, score, matched_tokens, hit_prob, tier })
+            }
+            Scores::Listed(scores) => {
+                let ReplicaScore { replica, score, matched_tokens, hit_prob, tier } = scores.get(at)?;
+                let (score, hit_prob) = (*score, *hit_prob);
+                Some(ScoreRef { replica, score, matched_tokens: *matched_tokens, hit_prob, tier: *tier })
+            }
+        })
+    }
+
+    /// The same answer, owned.
+    pub(crate) fn to_owned(&self) -> LookupAnswer {
+        let mut scores = Vec::with_capacity(self.len());
+        for ScoreRef { replica, score, matched_tokens, hit_prob, tier } in self.scores() {
+            scores.push(ReplicaScore { replica: Arc::clone(replica), score, matched_tokens, hit_prob, tier });
+        }
+        LookupAnswer { reason: self.reason, scores, adapter_echo: self.adapter_echo, credits: self.credits.clone() }
+    }
+}
+
+/// The member behind a match, unless it is retired or newer than the roster.
+fn seated_at<'r>(seated: &'r [Option<Seated>], found: &Match) -> Option<&'r Seated> {
+    seated.get(found.seat as usize)?.as_ref()
+}
+
 /// The buffers of one lookup.
 struct Buffers<'b> {
-    running: &'b mut Vec<Match>,
     matches: &'b mut Vec<Match>,
     ranked: &'b mut Vec<Ranked>,
     tokens: &'b mut Vec<i32>,
 }
 
 impl Buffers<'_> {
-    fn walk<'g, B: AsRef<[u8]>>(
-        &mut self,
-        tables: &Tables,
-        place: &Place,
-        input: &Input<'_, B>,
-        guard: &'g impl Guard,
-    ) -> &'g [super::block::Holder] {
-        let runs = (&mut *self.running, &mut *self.matches);
+    /// Finds all matches.
+    fn walk<B: AsRef<[u8]>>(&mut self, tables: &Tables, sight: &Sight, input: &Input<'_, B>) {
+        let (store, matches) = (&tables.store, &mut *self.matches);
         match *input {
             Input::Chain { hashes, counts } => {
-                let blocks = hashes.iter().map(AsRef::as_ref).zip(counts.iter().copied());
-                place.chain(tables, blocks, runs, guard)
+                let hash = |at: usize| hashes.get(at).map_or(&[][..], AsRef::as_ref);
+                sight.chain(store, hashes.len(), hash, matches);
+                self.sum_up(counts);
             }
             Input::Blocks { hashes, block_tokens } => {
-                let blocks = hashes.iter().map(|hash| (hash.as_slice(), block_tokens));
-                place.chain(tables, blocks, runs, guard)
+                let hash = |at: usize| hashes.get(at).map_or(&[][..], <[u8; 8]>::as_slice);
+                sight.chain(store, hashes.len(), hash, matches);
+                self.sum_up_steady(block_tokens);
             }
-            Input::Exact(hash) => place.exact(tables, hash, self.matches, guard),
+            Input::Exact(hash) => sight.exact(store, hash, matches),
         }
     }
+
+    /// Gives each run the tokens of its blocks: sums saturate.
+    fn sum_up(&mut self, counts: &[i32]) {
+        let longest = self.matches.iter().map(|found| found.depth).max().unwrap_or(0);
+        let counts = counts.get(..longest as usize).unwrap_or(counts);
+        let first = counts.first().copied().unwrap_or(0);
+        // Mostly all blocks have as many tokens, which is seen much faster than they are added up.
+        if counts.iter().fold(0, |odd, count| odd | (count ^ first)) == 0 {
+            self.sum_up_steady(first);
+            return;
+        }
+        self.tokens.clear();
+        let mut sum = 0i32;
+        self.tokens.extend(counts.iter().map(|&count| {
+            sum = sum.saturating_add(count);
+            sum
+        }));
+        for found in self.matches.iter_mut() {
+            let last = (found.depth as usize).checked_sub(1);
+            found.tokens = last.and_then(|last| self.tokens.get(last)).copied().unwrap_or(0);
+        }
+    }
+
+    /// The same where all blocks have as many tokens.
+    fn sum_up_steady(&mut self, tokens: i32) {
+        for found in self.matches.iter_mut() {
+            // A chain is far shorter than 2^31 blocks.
+            found.tokens = tokens.saturating_mul(i32::try_from(found.depth).unwrap_or(i32::MAX));
+        }
+    }
+}
+
+/// Where a score stands: descending by score, then ascending by the order of replicas. The scores are sortable ones.
+fn place(score: f32, order: u32) -> u64 {
+    let bits = score.to_bits();
+    // As unsigned numbers these are in the order of `f32::total_cmp`.
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    (u64::from(!ascending) << 32) | u64::from(order)
 }
 
 /// Descending by score; the scores are sortable ones.

@@ -2,39 +2,59 @@
 //! removes. Ids given to names are never given again, so that a reader that resolved a name just before it vanished
 //! can't land in another's entries.
 
-use super::block::Block;
 use super::names::{Count, Node};
 use super::{Published, Settings};
-use crate::block_hash::BlockHash;
+use crate::store::Shared;
 use arc_swap::ArcSwap;
 use papaya::{Equivalent, HashMap};
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Everything that a reader may see.
 pub(crate) struct Tables {
     /// Tenants, models, scopes, partitions and replicas by name.
     pub(crate) names: HashMap<NameKey, Node, TableHash>,
-    /// All entries, by (tenant and model, hash).
-    pub(crate) blocks: HashMap<BlockKey, Block, TableHash>,
+    /// All entries.
+    pub(crate) store: Arc<Shared>,
     /// Visible entries, the reserved tenant's left out.
     pub(crate) entries: Count,
     /// Policies and the parameters that lookups need.
     pub(crate) settings: ArcSwap<Settings>,
     /// What the writer says after each apply.
     pub(crate) published: ArcSwap<Published>,
+    /// Rises when a name that leads to entries comes or goes.
+    names_version: Count,
+    /// Tells these tables from all others of the process.
+    pub(crate) id: u64,
 }
+
+static TABLES: AtomicU64 = AtomicU64::new(1);
 
 impl Tables {
     pub(crate) fn new(hash_seed: u64) -> Self {
         Self {
             names: HashMap::with_hasher(TableHash(hash_seed)),
-            blocks: HashMap::with_hasher(TableHash(hash_seed.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15)),
+            store: Arc::new(Shared::new(hash_seed.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15)),
             entries: Count::default(),
             settings: ArcSwap::default(),
             published: ArcSwap::default(),
+            names_version: Count::default(),
+            id: TABLES.fetch_add(1, Ordering::Relaxed),
         }
+    }
+
+    /// Notes that a name came or went. For the single writer alone.
+    pub(crate) fn note_name(&self, kind: Kind) {
+        if kind != Kind::Member {
+            self.names_version.add(1);
+        }
+    }
+
+    /// While this stays what it is, so does what names lead to.
+    pub(crate) fn names_version(&self) -> u64 {
+        self.names_version.get()
     }
 }
 
@@ -80,38 +100,6 @@ impl Hash for NameRef<'_> {
 impl Equivalent<NameKey> for NameRef<'_> {
     fn equivalent(&self, key: &NameKey) -> bool {
         self.kind == key.kind && self.parent == key.parent && *self.name == *key.name
-    }
-}
-
-/// A hash within a (tenant, model).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BlockKey {
-    pub(crate) domain: u64,
-    pub(crate) hash: BlockHash,
-}
-
-/// A borrowed [`BlockKey`].
-pub(crate) struct BlockRef<'a> {
-    pub(crate) domain: u64,
-    pub(crate) hash: &'a [u8],
-}
-
-impl Hash for BlockKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        BlockRef { domain: self.domain, hash: self.hash.as_bytes() }.hash(state);
-    }
-}
-
-impl Hash for BlockRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.domain);
-        state.write(self.hash);
-    }
-}
-
-impl Equivalent<BlockKey> for BlockRef<'_> {
-    fn equivalent(&self, key: &BlockKey) -> bool {
-        self.domain == key.domain && self.hash == key.hash.as_bytes()
     }
 }
 

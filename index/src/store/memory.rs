@@ -1,0 +1,187 @@
+//! The one module with unsafe code: a growing region of 64-bit words, addressed in granules of 64 bytes, that readers
+//! and the writer share. Every word is an atomic and stays mapped until the region is dropped, so that whatever an
+//! address says, reading it is defined; what the words mean, and when they may be given to something else, is
+//! decided in `space` and `readers`. It must never hand out a pointer.
+//!
+//! Invariants, on which each block below rests:
+//!
+//! 1. An entry of `chunks` is null or points to `CHUNK_WORDS` initialised `AtomicU64`s, aligned to `CHUNK_BYTES`.
+//!    It is written once, by [`Memory::grow`], from null, with release; readers load it with acquire.
+//! 2. Chunks are freed in `drop` alone, which has the region to itself; every borrow of a word is bounded by a borrow
+//!    of the region.
+//! 3. Offsets within a chunk are masked to its size, and slices are cut at its end.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// Words of a granule.
+pub(crate) const GRANULE_WORDS: usize = 8;
+/// Granules of a chunk.
+pub(crate) const CHUNK_GRANULES: u32 = (CHUNK_WORDS / GRANULE_WORDS) as u32;
+/// Bits of a granule's number.
+pub(crate) const GRANULE_BITS: u32 = 28;
+const CHUNK_WORDS: usize = 1 << 18;
+const CHUNK_BYTES: usize = CHUNK_WORDS * size_of::<u64>();
+const MAX_CHUNKS: usize = (1 << GRANULE_BITS) / CHUNK_GRANULES as usize;
+
+/// What an address outside of all chunks reads as.
+static NOTHING: [AtomicU64; GRANULE_WORDS] = [const { AtomicU64::new(0) }; GRANULE_WORDS];
+
+/// One granule.
+pub(crate) type Line = [AtomicU64; GRANULE_WORDS];
+
+/// The region.
+pub(crate) struct Memory {
+    chunks: Box<[AtomicPtr<AtomicU64>]>,
+}
+
+const LAYOUT: Layout = match Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a chunk's size is a power of two"),
+};
+
+impl Memory {
+    /// A region without chunks.
+    pub(crate) fn new() -> Self {
+        Self { chunks: (0..MAX_CHUNKS).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+    }
+
+    /// Adds a chunk of zeroed words and returns its first granule; `None` when there is no room for another.
+    pub(crate) fn grow(&self, chunk: u32) -> Option<u32> {
+        let place = self.chunks.get(chunk as usize).filter(|place| place.load(Ordering::Acquire).is_null())?;
+        // SAFETY: the layout's size isn't 0.
+        let words = unsafe { alloc_zeroed(LAYOUT) }.cast::<AtomicU64>();
+        if words.is_null() {
+            return None;
+        }
+        advise_huge(words);
+        // Zeroed bytes are initialised words: an AtomicU64 has the representation of a u64. So invariant 1 holds.
+        match place.compare_exchange(ptr::null_mut(), words, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Some(chunk * CHUNK_GRANULES),
+            Err(_) => {
+                // SAFETY: allocated above with this layout, and published to nobody.
+                unsafe { dealloc(words.cast(), LAYOUT) };
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn chunk(&self, granule: u32) -> Option<ptr::NonNull<AtomicU64>> {
+        let place = self.chunks.get((granule / CHUNK_GRANULES) as usize)?;
+        ptr::NonNull::new(place.load(Ordering::Acquire))
+    }
+
+    /// A granule's words.
+    #[inline]
+    pub(crate) fn line(&self, granule: u32) -> &Line {
+        match self.chunk(granule) {
+            Some(words) => {
+                let offset = (granule % CHUNK_GRANULES) as usize * GRANULE_WORDS;
+                // SAFETY: `offset` and the `GRANULE_WORDS` words from it lie within the chunk, as a chunk is a whole
+                // number of granules (3); they are initialised and shared (1), and live as long as `self` (2).
+                unsafe { words.add(offset).cast::<Line>().as_ref() }
+            }
+            None => &NOTHING,
+        }
+    }
+
+    /// At most `count` words from word `first` of a granule on: fewer where the chunk ends, or none is there.
+    #[inline]
+    pub(crate) fn words(&self, granule: u32, first: usize, count: usize) -> &[AtomicU64] {
+        match self.chunk(granule) {
+            Some(words) => {
+                let offset = ((granule % CHUNK_GRANULES) as usize * GRANULE_WORDS + first) % CHUNK_WORDS;
+                let count = count.min(CHUNK_WORDS - offset);
+                // SAFETY: `offset + count` is at most the chunk's size (3); otherwise as in `line`.
+                unsafe { std::slice::from_raw_parts(words.add(offset).as_ptr(), count) }
+            }
+            None => &[],
+        }
+    }
+
+    /// Asks for a granule to be brought near, without waiting for it.
+    #[inline]
+    pub(crate) fn prefetch(&self, granule: u32) {
+        let line: *const Line = self.line(granule);
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a prefetch accesses nothing, whatever the address; every x86-64 has the instruction.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = line;
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for place in &mut self.chunks {
+            let words = *place.get_mut();
+            if !words.is_null() {
+                // SAFETY: allocated in `grow` with this layout (1), freed here alone, and nobody else is left (2).
+                unsafe { dealloc(words.cast(), LAYOUT) };
+            }
+        }
+    }
+}
+
+/// Asks for huge pages, which the region's random accesses profit from. Nothing depends on the answer.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn advise_huge(words: *mut AtomicU64) {
+    const MADV_HUGEPAGE: i32 = 14;
+    // SAFETY: this is the C library's madvise, which std links.
+    unsafe extern "C" {
+        fn madvise(address: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
+    }
+    // SAFETY: the range is one chunk, allocated just now; MADV_HUGEPAGE changes how it is backed, not what it holds.
+    let _ = unsafe { madvise(words.cast(), CHUNK_BYTES, MADV_HUGEPAGE) };
+}
+
+#[cfg(not(all(target_os = "linux", not(miri))))]
+fn advise_huge(_words: *mut AtomicU64) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_can_be_read() {
+        let memory = Memory::new();
+        assert_eq!(memory.line(3)[7].load(Ordering::Relaxed), 0);
+        assert!(memory.words(3, 0, 8).is_empty());
+        assert_eq!(memory.grow(0), Some(0));
+        assert_eq!(memory.grow(0), None, "a chunk is added once");
+        assert_eq!(memory.grow(1), Some(CHUNK_GRANULES));
+        memory.line(5)[1].store(9, Ordering::Relaxed);
+        assert_eq!(memory.words(5, 1, 1)[0].load(Ordering::Relaxed), 9);
+        assert_eq!(memory.words(CHUNK_GRANULES - 1, 6, 100).len(), 2, "a slice ends with its chunk");
+        for granule in [0, 1, CHUNK_GRANULES, 2 * CHUNK_GRANULES, u32::MAX] {
+            memory.prefetch(granule);
+            let _ = (memory.line(granule), memory.words(granule, usize::MAX / 2, usize::MAX).len());
+        }
+    }
+
+    #[test]
+    fn threads_share_words() {
+        let memory = Memory::new();
+        std::thread::scope(|threads| {
+            let reader = threads.spawn(|| {
+                let mut seen = 0;
+                while seen < 3 {
+                    let now = memory.line(1)[0].load(Ordering::Acquire);
+                    assert!(now >= seen && memory.line(1)[1].load(Ordering::Relaxed) >= now);
+                    seen = now;
+                    std::hint::spin_loop();
+                }
+            });
+            memory.grow(0);
+            for n in 1..=3 {
+                memory.line(1)[1].store(n, Ordering::Relaxed);
+                memory.line(1)[0].store(n, Ordering::Release);
+            }
+            assert!(reader.join().is_ok());
+        });
+    }
+}

@@ -53,6 +53,7 @@ impl Inner {
     pub(crate) async fn obey_here(self: &Arc<Self>, ask: &Ask) -> Result<Obeyed, Miss> {
         let Some((me, raft)) = self.member() else { return Err(Miss::NotLeader) };
         let order = self.order(ask).await;
+        let answering = self.answering(ask).await;
         let Ok(one_at_a_time) = self.changing.clone().try_lock_owned() else {
             return Err(Miss::Busy("another change of the membership is under way".into()));
         };
@@ -61,7 +62,11 @@ impl Inner {
             return Err(Miss::NotLeader);
         }
         let members = current_members(&metrics);
-        let decision = self.with_roster(&metrics, |roster| obey(roster, &order));
+        let decision = self.with_roster(&metrics, |roster| {
+            let answers = |id: &u64| answering.as_ref().is_none_or(|answering| answering.contains(id));
+            let heard: Vec<u64> = roster.heard.iter().copied().filter(answers).collect();
+            obey(&Roster { heard: &heard, ..roster.clone() }, &order)
+        });
         tracing::info!(order = ?ask, decision = ?decision, "an operator's order");
         match decision {
             Decision::Nothing(message) => Ok(Obeyed { message, changed: false }),
@@ -82,6 +87,16 @@ impl Inner {
             _ if unsettled(&metrics) => Err(Miss::Busy("the leader was elected just now".into())),
             change => self.carry_order_out(raft.clone(), &metrics, change, one_at_a_time).await,
         }
+    }
+
+    /// Who answers at this moment, for an order to remove: a voter that was heard of a second ago may have died since, and
+    /// a change that the rest can't commit would stop all writes.
+    async fn answering(&self, ask: &Ask) -> Option<BTreeSet<u64>> {
+        if !matches!(ask, Ask::Remove(_)) {
+            return None;
+        }
+        let members = ask_members(self, &self.metrics()?).await;
+        Some(members.into_iter().filter(|(_, status)| status.is_some()).map(|(member, _)| member.node_id).collect())
     }
 
     /// The order with what the leader must know of it.

@@ -171,7 +171,7 @@ impl Keys {
         let shard = table.shard(hash);
         let count = self.counts[number] + 1;
         if u64::from(count) * 100 > u64::from(shard.buckets) * SLOTS as u64 * 86 {
-            let buckets = (u64::from(shard.buckets) * 7 / 5 + 1).max(u64::from(count) / 5) as u32;
+            let buckets = (u64::from(shard.buckets) * 5 / 4 + 1).max(u64::from(count) / 6) as u32;
             if !rebuild((table, memory, space), number, buckets, retired) && count >= shard.buckets * SLOTS as u32 {
                 return false;
             }

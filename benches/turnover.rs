@@ -1,8 +1,9 @@
 //! The memory of a node under steady turnover at the cap: `prefixd serve` as a process of its own, new chains at a fixed
 //! rate, each in the place of an old one, lookups beside them; the process's resident memory is sampled all the while.
 //! The run stands for 30 minutes. PREFIXD_BENCH_SPEEDUP divides it and every period of the node alike (time to live,
-//! sweeps, sessions, snapshots by log entries), so that each happens as often. Flat means: the last tenth is within 5%
-//! of the second; else the run fails.
+//! sweeps, sessions, snapshots by log entries), so that each happens as often. Before it the node turns over as fast as it
+//! can until its bounded caches are full: the log's tail, the store's pages, what snapshots need. Flat means: the last
+//! tenth is within 5% of the second; else the run fails.
 
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use prefixd_proto::inferencecache::{CacheStateUpdate, LookupRouteRequest, PrefixEntry};
@@ -30,6 +31,8 @@ const TENANT_CALLS: u64 = 500;
 /// The last tenth may differ from the second by this part of it.
 const MAX_DRIFT: f64 = 0.05;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+/// Snapshots, by log entries, that are taken before the run.
+const WARM_SNAPSHOTS: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Fault = Box<dyn Error + Send + Sync>;
@@ -51,6 +54,7 @@ impl Drop for Served {
 impl Served {
     fn start(dir: &Path, speedup: f64) -> Result<Self, Fault> {
         let addr_file = dir.join("addrs.json");
+        let log_entries = log_entries(speedup);
         let seconds = |seconds: f64| format!("{}ms", (seconds * 1_000.0 / speedup) as u64);
         let child = Command::new(env!("CARGO_BIN_EXE_prefixd"))
             .arg("serve")
@@ -63,7 +67,7 @@ impl Served {
             .arg(format!("--audit-interval={}", seconds(60.0)))
             // An hour by default; the shortest that is allowed is a minute.
             .arg(format!("--session-ttl={}s", (3_600.0 / speedup).max(60.0) as u64))
-            .arg(format!("--snapshot-log-entries={}", ((5_000.0 / speedup) as u64).max(100)))
+            .arg(format!("--snapshot-log-entries={log_entries}"))
             .arg("--keep-log-entries=500")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -104,6 +108,11 @@ impl Served {
         let values = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
         Ok(values.sum())
     }
+}
+
+/// Log entries between two snapshots.
+fn log_entries(speedup: f64) -> u64 {
+    ((5_000.0 / speedup) as u64).max(100)
 }
 
 /// Every second call is an LFU tenant's; the others' tenants come and go.
@@ -182,9 +191,11 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
         calls.store(call + 1, Ordering::Relaxed);
         Ok(())
     };
-    // To the cap first: the run is about what comes after.
-    for _ in 0..CAP / (CHAINS * BLOCKS) {
-        report().await?;
+    // To the cap and a while beyond: the run is about what comes after.
+    while served.series("prefixd_raft_purged_index ")? < (WARM_SNAPSHOTS * log_entries(speedup)) as f64 {
+        for _ in 0..CAP / (CHAINS * BLOCKS) {
+            report().await?;
+        }
     }
     let stop = Arc::new(AtomicBool::new(false));
     let asking = tokio::spawn(ask(served.client().await?, Arc::clone(&calls), Arc::clone(&stop)));

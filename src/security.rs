@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Security {
     /// The gRPC port's certificates; `None` without TLS.
     pub grpc: Option<Port>,
+    /// The controller's port's certificates; `None` without TLS.
+    pub internal: Option<Port>,
     /// The node port's certificates; `None` without TLS.
     pub node: Option<Port>,
     /// The controller's port.
@@ -39,11 +41,15 @@ impl Security {
             (Some(cert), Some(key)) => Some(Port::grpc(cert.clone(), key.clone(), knobs.tls_client_ca_file.clone())?),
             _ => None,
         };
+        let internal = match (&knobs.internal_tls_cert_file, &knobs.internal_tls_key_file) {
+            (Some(cert), Some(key)) => Some(Port::internal(cert.clone(), key.clone())?),
+            _ => None,
+        };
         let node = match (&knobs.node_tls_cert_file, &knobs.node_tls_key_file, &knobs.node_tls_ca_file) {
             (Some(cert), Some(key), Some(ca)) => Some(Port::node(cert.clone(), key.clone(), ca.clone())?),
             _ => None,
         };
-        for port in grpc.iter().chain(&node) {
+        for port in grpc.iter().chain(&internal).chain(&node) {
             watched.push(port.watched.clone());
         }
         let policy = open("policy-token-file", knobs.policy_token_file.as_ref(), TokenSet::parse, &mut watched)?;
@@ -53,6 +59,7 @@ impl Security {
         let tenants = open("tenant-token-file", knobs.tenant_token_file.as_ref(), tenants::Table::parse, &mut watched)?;
         Ok(Self {
             grpc,
+            internal,
             node,
             gate: Arc::new(gate),
             tenants: TenantTokens::new(tenants),
@@ -73,7 +80,8 @@ impl Security {
 
     /// The ports with TLS, by name.
     pub fn ports(&self) -> impl Iterator<Item = (&'static str, &Port)> {
-        [("grpc", &self.grpc), ("node", &self.node)].into_iter().filter_map(|(name, port)| Some((name, port.as_ref()?)))
+        let ports = [("grpc", &self.grpc), ("internal", &self.internal), ("node", &self.node)];
+        ports.into_iter().filter_map(|(name, port)| Some((name, port.as_ref()?)))
     }
 
     /// Says what an operator may not have meant.
@@ -85,6 +93,9 @@ impl Security {
         }
         if bare(knobs.internal_addr) && self.gate.is_open() {
             tracing::warn!(addr = %knobs.internal_addr, "anybody who reaches --internal-addr may set policies");
+        }
+        if bare(knobs.internal_addr) && self.internal.is_none() && !self.gate.is_open() {
+            tracing::warn!(addr = %knobs.internal_addr, "the controller's tokens travel in clear: --internal-addr has no TLS");
         }
         if bare(knobs.node_addr) && self.node.is_none() {
             tracing::warn!(addr = %knobs.node_addr, "anybody who reaches --node-addr may write the log");

@@ -9,9 +9,13 @@ use crate::metrics::{self, Metrics};
 use crate::ports::{Bound, Ports};
 use crate::security::Security;
 use crate::telemetry::Telemetry;
+use crate::tls::Port;
 use crate::vitals::Vitals;
-use prefixd_raft::{Node, NodeConfig, tls};
+use prefixd_raft::tls::{self, PortTls, Room};
+use prefixd_raft::{Node, NodeConfig};
+use rustix::fs::{Access, access};
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,8 +23,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// How long calls under way may take to end once the node has stopped.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long calls under way may take to end once the node has stopped, and traces to be sent after them.
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the shell says of a process that a signal ended.
 const EXIT_SECOND_SIGNAL: i32 = 130;
 
@@ -45,8 +49,16 @@ pub async fn run(args: ServeArgs) -> ExitCode {
         }
     };
     if check {
-        print!("{}", config.to_toml());
-        return ExitCode::SUCCESS;
+        return match places(&config) {
+            Ok(()) => {
+                crate::cli::print::text(&config.to_toml());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::from(2)
+            }
+        };
     }
     let knobs = &config.knobs;
     let endpoint = knobs.otlp_endpoint.as_deref();
@@ -123,12 +135,13 @@ impl Running {
         let mut servers = JoinSet::new();
         let public = http::public(loaded.clone());
         let limits = config.http_limits();
-        servers.spawn(serve_http(ports.http, public, limits, closing.clone()));
+        servers.spawn(serve_http(ports.http, None, public, limits, closing.clone()));
         let controlled = Arc::new(OnceLock::new());
         let gate = security.gate.clone();
         let internal = http::internal::routes(controlled.clone(), metrics.clone(), gate, limits.timeout);
-        servers.spawn(serve_http(ports.internal, internal, limits, closing.clone()));
-        let tls = security.node.as_ref().and_then(|port| port.for_node());
+        let tls = security.internal.as_ref().map(Port::accepting);
+        servers.spawn(serve_http(ports.internal, tls, internal, limits, closing.clone()));
+        let tls = security.node.as_ref().and_then(Port::for_node);
         let node = Node::start(NodeConfig { tls, ..config.node() }, ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
         let registry = metrics::registry(metrics.clone(), node.clone(), security.clone());
@@ -140,8 +153,10 @@ impl Running {
             let (node, metrics, stopping) = (node.clone(), metrics.clone(), stopping.clone());
             tokio::spawn(async move { file.run(node, &metrics.policies, stopping).await });
         }
+        let room = Room::new(usize::try_from(config.knobs.max_grpc_connections).unwrap_or(usize::MAX));
+        let _ = metrics.load.connections.set(room.clone());
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, security.tenants.clone(), stopping.clone());
-        let incoming = tls::incoming(ports.grpc, security.grpc.as_ref().map(|port| port.accepting()))?;
+        let incoming = tls::incoming(ports.grpc, security.grpc.as_ref().map(Port::accepting), room)?;
         let grpc_closing = closing.clone();
         servers.spawn(async move { Ok(grpc::serve(edge, incoming, grpc_closing).await?) });
         Ok(Self { node, servers, stopping, closing })
@@ -173,11 +188,12 @@ impl Running {
 
 async fn serve_http(
     listener: std::net::TcpListener,
+    tls: Option<PortTls>,
     routes: axum::Router,
     limits: HttpLimits,
     closing: CancellationToken,
 ) -> Result<(), Fault> {
-    Ok(http::listen::serve(listener, routes, limits, closing).await?)
+    Ok(http::listen::serve(listener, tls, routes, limits, closing).await?)
 }
 
 /// SIGTERM and Ctrl-C.
@@ -203,6 +219,22 @@ impl Signals {
         eprintln!("second signal: ending at once");
         std::process::exit(EXIT_SECOND_SIGNAL);
     }
+}
+
+/// Whether this node could write where it is to; as far as a look tells, since nothing is made.
+fn places(config: &Config) -> Result<(), String> {
+    let data_dir = &config.knobs.data_dir;
+    let existing = data_dir.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    let addr_file = config.knobs.addr_file.as_deref().and_then(Path::parent);
+    let places = [("--data-dir", existing), ("--addr-file", addr_file)];
+    for (flag, place) in places.into_iter().filter_map(|(flag, place)| Some((flag, place?))) {
+        let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+        if !place.is_dir() {
+            return Err(format!("{flag}: {} is no directory", place.display()));
+        }
+        access(place, Access::WRITE_OK | Access::EXEC_OK).map_err(|e| format!("{flag}: {}: {e}", place.display()))?;
+    }
+    Ok(())
 }
 
 fn host_name() -> Option<String> {

@@ -1,7 +1,9 @@
 //! What operators may ask of a node, on the node port.
 
-use crate::face::SubmitError;
+use crate::backup;
+use crate::face::{MemberStatus, SubmitError};
 use crate::node::Node;
+use crate::operate::Ask;
 use prefixd_index::command::Command;
 use prefixd_index::policy::PolicySource;
 use prefixd_proto::admin as wire;
@@ -22,16 +24,12 @@ pub(crate) fn server(node: Node) -> AdminServer<AdminService> {
 
 #[tonic::async_trait]
 impl Admin for AdminService {
+    type BackupStream = backup::take::Parts;
+
     async fn status(&self, _request: Request<wire::StatusRequest>) -> Result<Response<wire::StatusResponse>, Status> {
         let status = self.0.status();
         let totals = self.0.totals();
-        let members = status.members.iter().map(|member| wire::MemberStatus {
-            node_id: member.node_id,
-            name: member.name.clone(),
-            node_addr: member.node_addr.clone(),
-            voter: member.voter,
-            lag: member.lag,
-        });
+        let members = status.members.iter().map(member_to_wire);
         Ok(Response::new(wire::StatusResponse {
             members: members.collect(),
             node_name: status.node_name,
@@ -110,11 +108,58 @@ impl Admin for AdminService {
         let index = self.0.propose(Command::SetPolicy(set)).await.map_err(status_of)?;
         Ok(Response::new(wire::SetPolicyResponse { index }))
     }
+
+    async fn list_members(
+        &self,
+        request: Request<wire::ListMembersRequest>,
+    ) -> Result<Response<wire::ListMembersResponse>, Status> {
+        Ok(Response::new(self.0.inner.list_members(request.into_inner().forwarded).await))
+    }
+
+    async fn add_member(&self, request: Request<wire::AddMemberRequest>) -> Changed {
+        let wire::AddMemberRequest { name, node_addr: addr, forwarded } = request.into_inner();
+        self.0.inner.give_order(Ask::Add { name, addr }, forwarded).await.map(Response::new)
+    }
+
+    async fn remove_member(&self, request: Request<wire::RemoveMemberRequest>) -> Changed {
+        let wire::RemoveMemberRequest { member, forwarded } = request.into_inner();
+        self.0.inner.give_order(Ask::Remove(member), forwarded).await.map(Response::new)
+    }
+
+    async fn promote_member(&self, request: Request<wire::PromoteMemberRequest>) -> Changed {
+        let wire::PromoteMemberRequest { member, forwarded } = request.into_inner();
+        self.0.inner.give_order(Ask::Promote(member), forwarded).await.map(Response::new)
+    }
+
+    async fn transfer_leader(&self, request: Request<wire::TransferLeaderRequest>) -> Changed {
+        let wire::TransferLeaderRequest { to, forwarded } = request.into_inner();
+        let to = Some(to).filter(|to| !to.is_empty());
+        self.0.inner.give_order(Ask::HandOver(to), forwarded).await.map(Response::new)
+    }
+
+    async fn backup(&self, _request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        self.0.inner.take_backup().map(Response::new)
+    }
+}
+
+type Changed = Result<Response<wire::ChangeResponse>, Status>;
+
+/// A member for the wire.
+pub(crate) fn member_to_wire(member: &MemberStatus) -> wire::MemberStatus {
+    wire::MemberStatus {
+        node_id: member.node_id,
+        name: member.name.clone(),
+        node_addr: member.node_addr.clone(),
+        voter: member.voter,
+        lag: member.lag,
+        heard_ms: member.heard_ms,
+        ..wire::MemberStatus::default()
+    }
 }
 
 fn status_of(error: SubmitError) -> Status {
     match error {
-        SubmitError::QueueFull(_) => Status::resource_exhausted(error.to_string()),
+        SubmitError::QueueFull(_) | SubmitError::NoRoom(_) => Status::resource_exhausted(error.to_string()),
         SubmitError::Unavailable(_) => Status::unavailable(error.to_string()),
     }
 }

@@ -5,7 +5,6 @@ use crate::dial::{Dialer, Purpose};
 use crate::face::Peer;
 use crate::membership::{JoinAnswer, JoinAsk, Member, PeerAnswer, Peers, Promise, PromiseAnswer, Standing};
 use crate::network;
-use crate::record::FEATURE_MAX;
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
 use std::sync::Arc;
@@ -16,6 +15,8 @@ use tonic::transport::Channel;
 pub(crate) struct Calls {
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) node_name: String,
+    /// The highest feature level that this node reads.
+    pub(crate) feature_max: u32,
 }
 
 impl Calls {
@@ -54,7 +55,12 @@ impl Peers for Calls {
         let member =
             wire::Member { node_id: ask.node_id, name: ask.name.clone(), node_addr: ask.addr.clone(), voter: false };
         let cluster_id = ask.cluster_id.to_be_bytes().to_vec().into();
-        let request = wire::JoinRequest { member: Some(member), feature_max: FEATURE_MAX, cluster_id };
+        let request = wire::JoinRequest {
+            member: Some(member),
+            feature_max: self.feature_max,
+            cluster_id,
+            promotion: ask.promotion,
+        };
         let answer = self.client(&peer.addr)?.join(request).await.map_err(|e| said(&e))?.into_inner();
         use wire::join_response::Outcome;
         Ok(match answer.outcome() {
@@ -138,7 +144,8 @@ pub(crate) fn cluster_id(bytes: &[u8]) -> Result<u128, String> {
     Ok(u128::from_be_bytes(bytes))
 }
 
-fn peer_answer(status: wire::PeerStatusResponse) -> Result<PeerAnswer, String> {
+/// A peer's answer off the wire.
+pub(crate) fn peer_answer(status: wire::PeerStatusResponse) -> Result<PeerAnswer, String> {
     let standing = match (status.cluster_id.is_empty(), status.promise) {
         (false, _) => Standing::Member {
             cluster_id: cluster_id(&status.cluster_id)?,

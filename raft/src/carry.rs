@@ -1,11 +1,12 @@
 //! How a command gets from this node to the leader: straight into the proposer when this node leads, else by one call.
 
+use crate::ambient::Ambient;
 use crate::face::SubmitError;
 use crate::lanes::Carrier;
-use crate::node::{Inner, Raft};
-use crate::proposer::{Done, Leadership, Refusal};
+use crate::node::Inner;
+use crate::proposer::{self, Done, Leadership, Outcome, Refusal};
 use crate::record;
-use crate::types::Reply;
+use crate::types::{Proposal, Reply};
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::Command;
 use prefixd_proto::node as wire;
@@ -15,9 +16,14 @@ use tokio::time::Instant;
 /// Longest wait for a leader to appear within one try.
 const LEADER_WAIT: Duration = Duration::from_millis(200);
 
+impl Ambient for Inner {}
+
 impl Leadership for Inner {
-    fn raft(&self) -> Option<&Raft> {
-        self.member().map(|(_, raft)| raft)
+    async fn write(&self, proposal: Proposal) -> Outcome {
+        match self.member() {
+            Some((_, raft)) => proposer::write(&raft, proposal).await,
+            None => Err(Refusal::NotLeader(None)),
+        }
     }
 
     async fn stamp(&self) -> u64 {
@@ -28,8 +34,7 @@ impl Leadership for Inner {
 impl Carrier for Inner {
     async fn carry(&self, command: Command, bytes: usize, until: Instant) -> Result<Done, Refusal> {
         let Some((me, raft)) = self.member() else {
-            let why = format!("this node belongs to no cluster yet: {}", self.readiness().1);
-            return Err(Refusal::Submit(SubmitError::Unavailable(why)));
+            return Err(Refusal::Submit(SubmitError::Unavailable(self.no_raft())));
         };
         let mut watched = raft.metrics();
         let known = watched.borrow_watched().current_leader;
@@ -45,9 +50,7 @@ impl Carrier for Inner {
             return self.forward(leader, &command, until).await;
         }
         let unavailable = || Refusal::Submit(SubmitError::Unavailable("no quorum took it in time".into()));
-        tokio::time::timeout_at(until, self.proposer.propose(command, bytes))
-            .await
-            .unwrap_or_else(|_| Err(unavailable()))
+        tokio::time::timeout_at(until, self.propose_here(command, bytes)).await.unwrap_or_else(|_| Err(unavailable()))
     }
 
     async fn applied(&self, index: u64, until: Instant) -> bool {
@@ -93,6 +96,7 @@ impl Inner {
             Outcome::NotLeader | Outcome::Unspecified => Err(Refusal::NotLeader(response.leader)),
             Outcome::QueueFull => Err(Refusal::Submit(SubmitError::QueueFull(response.reason))),
             Outcome::Unavailable => Err(unavailable(response.reason)),
+            Outcome::NoRoom => Err(Refusal::Submit(SubmitError::NoRoom(response.reason))),
             Outcome::Refused => Err(Refusal::Unreadable(response.reason)),
         }
     }

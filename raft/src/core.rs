@@ -6,13 +6,16 @@ use crate::record;
 use crate::types::{Membership, Proposal, Reply};
 use arc_swap::ArcSwap;
 use prefixd_index::command::{ClusterMeta, Command};
-use prefixd_index::{Applied, BatchOutcome, Evictions, Index, SnapshotOverflow, SnapshotRecord, Totals, View};
+use prefixd_index::{
+    Applied, BatchOutcome, Evictions, Index, SnapshotInfo, SnapshotOverflow, SnapshotRecord, Totals, View,
+};
 use prefixd_storage::LogPos;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::membership::clock::ClusterClock;
 
@@ -39,11 +42,34 @@ pub(crate) enum What {
 /// Where a snapshot was cut.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
+    /// Tells this walk over the index from others: there is one at a time.
+    id: u64,
     pub(crate) at: Option<LogPos>,
     pub(crate) membership_at: Option<LogPos>,
     pub(crate) membership: Membership,
     pub(crate) digest: u128,
     pub(crate) time_us: u64,
+    pub(crate) totals: Totals,
+    pub(crate) feature_level: u32,
+}
+
+impl Cut {
+    /// The cut of a state that no thread owns, under the membership that it is to have there.
+    pub(crate) fn at_rest(index: &mut Index, at: LogPos, membership: Membership) -> Self {
+        let info = index.begin_snapshot(usize::MAX);
+        let start = (Some(at), Some(at), membership);
+        Self::new(0, start, info, index.meta().feature_level)
+    }
+
+    fn new(
+        id: u64,
+        (at, membership_at, membership): (Option<LogPos>, Option<LogPos>, Membership),
+        info: SnapshotInfo,
+        feature_level: u32,
+    ) -> Self {
+        let SnapshotInfo { digest, time_us, totals } = info;
+        Self { id, at, membership_at, membership, digest, time_us, totals, feature_level }
+    }
 }
 
 /// A slice of a snapshot in the making.
@@ -57,8 +83,8 @@ pub(crate) struct CutSlice {
 pub(crate) enum CutError {
     /// Too much changed while it was walked; begin again.
     Overflow,
-    /// No snapshot is in the making.
-    NotBegun,
+    /// This walk was ended: another one began, or a snapshot was installed.
+    Ended,
     /// The thread is gone.
     Gone,
 }
@@ -71,11 +97,18 @@ pub(crate) struct Start {
     pub(crate) membership: Membership,
 }
 
+/// How a walk is to begin.
+struct CutAsk {
+    preimage_limit: usize,
+    /// Ends a walk that is under way; else there is none for who asks.
+    displaces: bool,
+}
+
 enum Job {
     Apply(Vec<Committed>, oneshot::Sender<io::Result<Vec<Reply>>>),
-    BeginCut(usize, oneshot::Sender<Cut>),
-    Slice(usize, oneshot::Sender<Result<CutSlice, CutError>>),
-    EndCut,
+    BeginCut(CutAsk, oneshot::Sender<Option<Cut>>),
+    Slice(u64, usize, oneshot::Sender<Result<CutSlice, CutError>>),
+    EndCut(u64),
     Install(Box<Start>, oneshot::Sender<()>),
 }
 
@@ -98,11 +131,14 @@ pub(crate) struct Summary {
     pub(crate) evictions: Evictions,
 }
 
+/// Microseconds of this process's monotonic clock, from any origin.
+pub(crate) type Monotonic = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// What readers see.
 pub(crate) struct Published {
     pub(crate) view: ArcSwap<View>,
     pub(crate) clock: ClusterClock,
-    started: Instant,
+    mono: Monotonic,
     applied: watch::Sender<u64>,
     summary: Mutex<Summary>,
     digests: Mutex<VecDeque<(u64, u128)>>,
@@ -111,7 +147,7 @@ pub(crate) struct Published {
 impl Published {
     /// Microseconds of this process's monotonic clock.
     pub(crate) fn mono_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+        (self.mono)()
     }
 
     /// Cluster time.
@@ -149,6 +185,8 @@ impl Published {
 pub(crate) struct Core {
     jobs: mpsc::Sender<Job>,
     pub(crate) published: Arc<Published>,
+    /// Cancelled when the Raft that this is handed to has ended; held by all that works for it.
+    pub(crate) life: Arc<CancellationToken>,
 }
 
 fn gone() -> io::Error {
@@ -158,25 +196,40 @@ fn gone() -> io::Error {
 impl Core {
     /// Starts the thread. `on_end` is told when it ends in any way but by dropping the last [`Core`].
     pub(crate) fn start(start: Start, on_end: impl FnOnce(String) + Send + 'static) -> io::Result<Self> {
-        let published = Arc::new(Published {
-            view: ArcSwap::from_pointee(start.index.view()),
-            clock: ClusterClock::default(),
-            started: Instant::now(),
-            applied: watch::Sender::new(start.applied.map_or(0, |pos| pos.index)),
-            summary: Mutex::default(),
-            digests: Mutex::default(),
-        });
-        let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
-        let keeper = published.clone();
+        let started = Instant::now();
+        let mono = move || u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let (core, worker) = Self::prepare(start, Box::new(mono));
         std::thread::Builder::new().name("prefixd-index".into()).spawn(move || {
-            let work = std::panic::AssertUnwindSafe(|| Worker::new(start, keeper).run(queue));
+            let work = std::panic::AssertUnwindSafe(|| worker.run());
             if let Err(panic) = std::panic::catch_unwind(work) {
                 let what = panic.downcast_ref::<String>().cloned();
                 let what = what.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
                 on_end(format!("the index thread panicked: {}", what.unwrap_or_default()));
             }
         })?;
-        Ok(Self { jobs, published })
+        Ok(core)
+    }
+
+    /// The same way for another Raft.
+    pub(crate) fn in_new_life(&self) -> Self {
+        Self { life: Arc::default(), ..self.clone() }
+    }
+
+    /// The way to a worker, and the worker, which is to be run once.
+    pub(crate) fn prepare(start: Start, mono: Monotonic) -> (Self, Worker) {
+        let published = Arc::new(Published {
+            view: ArcSwap::from_pointee(start.index.view()),
+            clock: ClusterClock::default(),
+            mono,
+            applied: watch::Sender::new(start.applied.map_or(0, |pos| pos.index)),
+            summary: Mutex::default(),
+            digests: Mutex::default(),
+        });
+        let (jobs, queue) = mpsc::channel(QUEUE_JOBS);
+        // What is published is true before anybody can read it: Raft asks at once what is applied, and would apply the
+        // log a second time to a state that is said to be empty.
+        let worker = Worker::new(start, published.clone(), queue);
+        (Self { jobs, published, life: Arc::default() }, worker)
     }
 
     /// Applies entries in order; one reply an entry.
@@ -186,24 +239,42 @@ impl Core {
         receive.await.map_err(|_| gone())?
     }
 
-    /// Begins a snapshot of the state as it is behind all jobs sent so far.
+    /// Begins a snapshot of the state as it is behind all jobs sent so far. A walk that is under way is ended.
     pub(crate) async fn begin_cut(&self, preimage_limit: usize) -> io::Result<Cut> {
+        let ask = CutAsk { preimage_limit, displaces: true };
+        self.begin(ask).await?.ok_or_else(|| io::Error::other("no snapshot could be begun"))
+    }
+
+    /// The same, unless a walk is under way: for who can wait.
+    pub(crate) async fn begin_cut_if_idle(&self, preimage_limit: usize) -> io::Result<Option<Cut>> {
+        self.begin(CutAsk { preimage_limit, displaces: false }).await
+    }
+
+    async fn begin(&self, ask: CutAsk) -> io::Result<Option<Cut>> {
         let (send, receive) = oneshot::channel();
-        self.jobs.send(Job::BeginCut(preimage_limit, send)).await.map_err(|_| gone())?;
+        self.jobs.send(Job::BeginCut(ask, send)).await.map_err(|_| gone())?;
         receive.await.map_err(|_| gone())
     }
 
     /// The next slice of the snapshot in the making. Blocking; for the thread that writes it.
-    pub(crate) fn slice(&self, max_entries: usize) -> Result<CutSlice, CutError> {
+    pub(crate) fn slice(&self, cut: &Cut, max_entries: usize) -> Result<CutSlice, CutError> {
         let (send, receive) = oneshot::channel();
-        self.jobs.blocking_send(Job::Slice(max_entries, send)).map_err(|_| CutError::Gone)?;
+        self.jobs.blocking_send(Job::Slice(cut.id, max_entries, send)).map_err(|_| CutError::Gone)?;
         receive.blocking_recv().map_err(|_| CutError::Gone)?
     }
 
+    /// The same for a caller that may wait but not block.
+    #[cfg(test)]
+    pub(crate) async fn slice_soon(&self, cut: &Cut, max_entries: usize) -> Result<CutSlice, CutError> {
+        let (send, receive) = oneshot::channel();
+        self.jobs.send(Job::Slice(cut.id, max_entries, send)).await.map_err(|_| CutError::Gone)?;
+        receive.await.map_err(|_| CutError::Gone)?
+    }
+
     /// Ends the snapshot in the making, complete or not.
-    pub(crate) async fn end_cut(&self) {
+    pub(crate) async fn end_cut(&self, cut: &Cut) {
         // A thread that is gone has nothing to end.
-        let _gone = self.jobs.send(Job::EndCut).await;
+        let _gone = self.jobs.send(Job::EndCut(cut.id)).await;
     }
 
     /// Replaces the whole state.
@@ -221,32 +292,57 @@ fn removed(applied: &Applied) -> u64 {
     evictions.lru_cap + evictions.lfu_cap + evictions.lru_ttl + evictions.lfu_ttl + over_quota + applied.purged
 }
 
-struct Worker {
+/// What runs on the thread.
+pub(crate) struct Worker {
     state: Start,
     published: Arc<Published>,
     counters: Summary,
+    /// The walk that is under way, and how many there were.
+    walk: Option<u64>,
+    walks: u64,
+    queue: mpsc::Receiver<Job>,
 }
 
 impl Worker {
-    fn new(state: Start, published: Arc<Published>) -> Self {
+    fn new(state: Start, published: Arc<Published>, queue: mpsc::Receiver<Job>) -> Self {
         let counters = Summary { meta_was_set: state.applied.is_some(), ..Summary::default() };
-        let worker = Self { state, published, counters };
+        let worker = Self { state, published, counters, walk: None, walks: 0, queue };
+        if let Some(pos) = worker.state.applied {
+            worker.remember(pos.index);
+        }
         worker.publish();
         worker
     }
 
-    fn run(mut self, mut queue: mpsc::Receiver<Job>) {
-        while let Some(job) = queue.blocking_recv() {
-            // Nobody may be waiting for an answer any more: that is theirs to know.
-            match job {
-                Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
-                Job::BeginCut(limit, reply) => reply.send(self.begin_cut(limit)).unwrap_or_else(drop),
-                Job::Slice(max, reply) => reply.send(self.slice(max)).unwrap_or_else(drop),
-                Job::EndCut => self.state.index.abort_snapshot(),
-                Job::Install(start, reply) => {
-                    self.install(*start);
-                    reply.send(()).unwrap_or_else(drop);
+    fn run(mut self) {
+        while let Some(job) = self.queue.blocking_recv() {
+            self.work(job);
+        }
+    }
+
+    /// The same as a task, for simulations: those have one thread.
+    #[cfg(test)]
+    pub(crate) async fn run_as_task(mut self) {
+        while let Some(job) = self.queue.recv().await {
+            self.work(job);
+        }
+    }
+
+    fn work(&mut self, job: Job) {
+        // Nobody may be waiting for an answer any more: that is theirs to know.
+        match job {
+            Job::Apply(entries, reply) => reply.send(self.apply(entries)).unwrap_or_else(drop),
+            Job::BeginCut(ask, reply) => {
+                if reply.send(self.begin_cut(&ask)).is_err() {
+                    self.end_walk();
                 }
+            }
+            Job::Slice(id, max, reply) => reply.send(self.slice(id, max)).unwrap_or_else(drop),
+            Job::EndCut(id) if self.walk == Some(id) => self.end_walk(),
+            Job::EndCut(_) => {}
+            Job::Install(start, reply) => {
+                self.install(*start);
+                reply.send(()).unwrap_or_else(drop);
             }
         }
     }
@@ -325,7 +421,7 @@ impl Worker {
         self.counters.duplicate_batches += repeats as u64;
     }
 
-    fn remember(&mut self, index: u64) {
+    fn remember(&self, index: u64) {
         let mut ring = self.published.digests.lock().unwrap_or_else(PoisonError::into_inner);
         if ring.len() == DIGEST_RING {
             ring.pop_front();
@@ -333,27 +429,40 @@ impl Worker {
         ring.push_back((index, self.state.index.digest()));
     }
 
-    fn begin_cut(&mut self, limit: usize) -> Cut {
-        let info = self.state.index.begin_snapshot(limit);
-        Cut {
-            at: self.state.applied,
-            membership_at: self.state.membership_at,
-            membership: self.state.membership.clone(),
-            digest: info.digest,
-            time_us: info.time_us,
+    fn begin_cut(&mut self, ask: &CutAsk) -> Option<Cut> {
+        if self.walk.is_some() && !ask.displaces {
+            return None;
         }
+        let info = self.state.index.begin_snapshot(ask.preimage_limit);
+        self.walks += 1;
+        self.walk = Some(self.walks);
+        let start = (self.state.applied, self.state.membership_at, self.state.membership.clone());
+        Some(Cut::new(self.walks, start, info, self.state.index.meta().feature_level))
     }
 
-    fn slice(&mut self, max: usize) -> Result<CutSlice, CutError> {
-        match self.state.index.snapshot_slice(max) {
+    fn slice(&mut self, id: u64, max: usize) -> Result<CutSlice, CutError> {
+        if self.walk != Some(id) {
+            return Err(CutError::Ended);
+        }
+        let slice = match self.state.index.snapshot_slice(max) {
             Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done }),
             Err(SnapshotOverflow::TooManyChanges { .. }) => Err(CutError::Overflow),
-            Err(SnapshotOverflow::NotBegun) => Err(CutError::NotBegun),
+            Err(SnapshotOverflow::NotBegun) => Err(CutError::Ended),
+        };
+        if slice.as_ref().map_or(true, |slice| slice.done) {
+            self.end_walk();
         }
+        slice
+    }
+
+    fn end_walk(&mut self) {
+        self.state.index.abort_snapshot();
+        self.walk = None;
     }
 
     fn install(&mut self, start: Start) {
         self.state = start;
+        self.walk = None;
         self.counters.meta_was_set = true;
         self.published.digests.lock().unwrap_or_else(PoisonError::into_inner).clear();
         if let Some(pos) = self.state.applied {
@@ -378,5 +487,24 @@ impl Worker {
         };
         let applied = self.state.applied.map_or(0, |pos| pos.index);
         self.published.applied.send_if_modified(|seen| std::mem::replace(seen, applied) != applied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Raft asks for the applied position right after the start; a wrong answer is applied a second time.
+    #[test]
+    fn what_a_snapshot_gave_is_published_before_the_thread_runs() {
+        let at = LogPos { term: 3, index: 402 };
+        for _ in 0..200 {
+            let index = Index::new(7);
+            let digest = index.digest();
+            let start = Start { index, applied: Some(at), membership_at: None, membership: Membership::default() };
+            let core = Core::start(start, |_| {}).expect("a thread can be started");
+            assert_eq!((core.published.summary().applied, core.published.applied_index()), (Some(at), at.index));
+            assert_eq!(core.published.digest_at(at.index), Some(digest));
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! What runs beside Raft on a node: the leader proposes its parameters, sweeps and audits; every node takes snapshots,
 //! purges what they cover, and watches that nothing has died.
 
+use crate::membership::features::beyond;
 use crate::node::Inner;
+use crate::{reopen, step_aside};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
@@ -14,8 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 const TICK: Duration = Duration::from_millis(100);
 /// Sweeps in a row while there is more to remove, before others get a turn.
 const SWEEPS_A_TURN: usize = 64;
-/// Between looks at members that nobody will ask for again.
-const GHOST_INTERVAL: Duration = Duration::from_secs(5);
+/// Between looks at the membership: changes left halfway, members that nobody will ask for again, what all can read.
+const MEMBERS_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of log after the last snapshot that trigger the next one.
 const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 
@@ -23,18 +25,22 @@ const SNAPSHOT_LOG_BYTES: u64 = 256 << 20;
 pub(crate) fn start(inner: Arc<Inner>) {
     tokio::spawn(lead(inner.clone()));
     tokio::spawn(compact(inner.clone()));
+    tokio::spawn(inner.clone().watch_for_exile());
+    tokio::spawn(step_aside::watch_room(inner.clone()));
+    tokio::spawn(step_aside::run(inner.clone()));
+    tokio::spawn(reopen::run(inner.clone()));
     tokio::spawn(watch(inner));
 }
 
 /// Sleeps a tick; false when the node stops.
-async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
+pub(crate) async fn ticked(inner: &Inner, ticker: &mut tokio::time::Interval) -> bool {
     tokio::select! {
         _ = ticker.tick() => true,
         () = inner.stopping.cancelled() => false,
     }
 }
 
-fn ticker(period: Duration) -> tokio::time::Interval {
+pub(crate) fn ticker(period: Duration) -> tokio::time::Interval {
     let mut ticker = tokio::time::interval(period);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticker
@@ -45,8 +51,9 @@ async fn lead(inner: Arc<Inner>) {
     let timing = inner.config.timing.clone();
     let (mut next_sweep, mut next_audit) =
         (Instant::now() + timing.sweep_interval, Instant::now() + timing.audit_interval);
-    let mut next_look = Instant::now() + GHOST_INTERVAL;
+    let mut next_look = Instant::now() + MEMBERS_INTERVAL;
     let mut warned: Option<ClusterMeta> = None;
+    let mut held = None;
     while ticked(&inner, &mut ticker).await {
         let summary = inner.core.published.summary();
         if !inner.is_leader() {
@@ -68,8 +75,10 @@ async fn lead(inner: Arc<Inner>) {
             }
         }
         if now >= next_look {
-            next_look = now + GHOST_INTERVAL;
+            next_look = now + MEMBERS_INTERVAL;
+            inner.finish_change().await;
             inner.lay_ghosts().await;
+            inner.raise_feature_level(&mut held).await;
         }
         if now >= next_audit {
             next_audit = now + timing.audit_interval;
@@ -133,12 +142,16 @@ async fn purge(inner: &Inner) {
 async fn watch(inner: Arc<Inner>) {
     let mut ticker = ticker(TICK);
     let mut leader = None;
+    let mut ended_before = false;
     while ticked(&inner, &mut ticker).await {
         if let Some((me, raft)) = inner.member() {
             let metrics = raft.metrics().borrow_watched().clone();
-            if let Err(fatal) = &metrics.running_state {
+            // One that ended on a full disk begins anew; a second look makes sure that it wasn't that one.
+            let ended = metrics.running_state.as_ref().err().filter(|_| !inner.room.is_reopening());
+            if let Some(fatal) = ended.filter(|_| ended_before) {
                 inner.fail(format!("Raft has ended: {fatal}"));
             }
+            ended_before = ended.is_some();
             if metrics.current_leader != leader && metrics.current_leader.is_some() {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +159,11 @@ async fn watch(inner: Arc<Inner>) {
                 let leader = leader.map(|id| format!("{id:016x}"));
                 tracing::info!(term = metrics.current_term, leader, lead_here = role, "the leader changed");
             }
-            me.feature_level.store(inner.core.published.summary().meta.feature_level, Ordering::Relaxed);
+            let level = inner.core.published.summary().meta.feature_level;
+            me.feature_level.store(level, Ordering::Relaxed);
+            if level > inner.config.feature_max {
+                inner.fail(beyond(level, inner.config.feature_max));
+            }
         }
         inner.judge_readiness();
     }

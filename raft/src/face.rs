@@ -70,6 +70,9 @@ pub struct Limits {
     pub max_lag_entries: u64,
     /// Bytes of pre-images that a snapshot in the making may hold before it is given up and retried.
     pub snapshot_preimage_entries: usize,
+    /// Free bytes of the disk below which this node takes nothing in; `None` for room for one snapshot and two
+    /// segments of the log (see [`crate::room`]'s formula in docs/STORAGE.md), 0 for no reserve.
+    pub disk_reserve_bytes: Option<u64>,
 }
 
 impl Default for Limits {
@@ -81,6 +84,7 @@ impl Default for Limits {
             keep_log_entries: 5_000,
             max_lag_entries: 10_000,
             snapshot_preimage_entries: 1_000_000,
+            disk_reserve_bytes: None,
         }
     }
 }
@@ -106,6 +110,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// Mutual TLS of the node port; `None` leaves it open to whoever reaches it.
     pub tls: Option<NodeTls>,
+    /// The highest feature level that this node reads: [`crate::FEATURE_MAX`], but for a test that plays another release.
+    pub feature_max: u32,
 }
 
 /// Why a submission was not acknowledged. What was not acknowledged may or may not have been applied.
@@ -117,6 +123,35 @@ pub enum SubmitError {
     /// No leader or no quorum in time, or this node is stopping.
     #[error("not committed in time: {0}")]
     Unavailable(String),
+    /// The disk of this node, of the leader, or of too many members is below its reserve.
+    #[error("no room: {0}")]
+    NoRoom(String),
+}
+
+/// What the disk lets a node do.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
+pub enum DiskCondition {
+    /// Everything.
+    #[default]
+    Roomy,
+    /// Below the reserve: it answers lookups and votes, and takes no log entries in.
+    Short,
+    /// It was full, and the log is being opened anew: lookups are answered.
+    Reopening,
+}
+
+impl DiskCondition {
+    /// All of them.
+    pub const ALL: [DiskCondition; 3] = [DiskCondition::Roomy, DiskCondition::Short, DiskCondition::Reopening];
+
+    /// The word that metrics show.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DiskCondition::Roomy => "roomy",
+            DiskCondition::Short => "short",
+            DiskCondition::Reopening => "reopening",
+        }
+    }
 }
 
 /// The part that a node plays.
@@ -161,6 +196,8 @@ pub struct MemberStatus {
     pub voter: bool,
     /// Log entries behind the leader; known on the leader alone.
     pub lag: Option<u64>,
+    /// Milliseconds since the leader last heard of it; known on the leader alone.
+    pub heard_ms: Option<u64>,
 }
 
 /// A node's view of itself and the cluster at one moment.
@@ -184,6 +221,9 @@ pub struct NodeStatus {
     pub leader_changes: u64,
     /// All members.
     pub members: Vec<MemberStatus>,
+    /// How many more voters may be lost before writes stop: those heard of within the longest election timeout, less a
+    /// quorum; known on the leader alone.
+    pub quorum_margin: Option<i64>,
     /// Last index in the log.
     pub last_log_index: u64,
     /// Highest index known to be committed.
@@ -212,7 +252,7 @@ pub struct NodeStatus {
     pub stale_ms: u64,
     /// Ready to answer.
     pub ready: bool,
-    /// Why not, when not.
+    /// Why not, when not; when ready, what is amiss with the disk all the same.
     pub unready_reason: String,
     /// The cluster's feature level.
     pub feature_level: u32,
@@ -220,6 +260,16 @@ pub struct NodeStatus {
     pub queue_bytes: u64,
     /// Free bytes on the data directory's filesystem.
     pub disk_free_bytes: u64,
+    /// Free bytes below which this node takes nothing in; 0 for no reserve.
+    pub disk_reserve_bytes: u64,
+    /// What the disk lets this node do.
+    pub disk_condition: DiskCondition,
+    /// How often the log was opened anew after a full disk, since start.
+    pub log_reopenings: u64,
+    /// Snapshot generations that were no good and were set aside, since start.
+    pub snapshots_set_aside: u64,
+    /// Snapshots fetched from a peer because none of this disk's own was good, since start.
+    pub snapshots_fetched: u64,
     /// Sweeps applied since start.
     pub sweeps: u64,
     /// Audits whose digest differed, since start.

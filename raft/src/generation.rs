@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt};
 use prefixd_index::{Index, Loader, RecordDigest, SnapshotRecord};
 use prefixd_proto::node as wire;
 use prefixd_storage::codec;
-use prefixd_storage::{Generation, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
+use prefixd_storage::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};
 use std::io;
 use std::sync::Arc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,23 +38,27 @@ impl SnapshotFile {
 
     /// The manifest as it travels.
     pub(crate) fn wire_manifest(&self) -> io::Result<Vec<u8>> {
-        codec::encode(MANIFEST, VERSION, self.0.manifest()).map_err(invalid)
+        encode_manifest(self.0.manifest())
     }
 
     /// What openraft wants to know of it.
     pub(crate) fn meta(&self) -> io::Result<SnapshotMeta> {
-        let manifest = self.0.manifest();
-        let (at, membership) = record::decode_members(&manifest.membership)?;
-        Ok(SnapshotMeta {
-            last_log_id: manifest.last.map(log_id),
-            last_membership: StoredMembership::new(at.map(log_id), membership),
-        })
+        meta(self.0.manifest())
     }
 
-    /// All of it as chunks for the wire, read off the async workers, a few chunks ahead.
-    pub(crate) fn chunks(&self, head: wire::SnapshotHead) -> impl Stream<Item = wire::SnapshotChunk> + use<> {
+    /// All of it as chunks for the wire, read off the async workers, a few chunks ahead. One that can't be read to its
+    /// end is set aside in `store`, so that the next who asks gets another.
+    pub(crate) fn chunks(
+        &self,
+        head: wire::SnapshotHead,
+        store: Option<Arc<SnapshotStore>>,
+    ) -> impl Stream<Item = wire::SnapshotChunk> + use<> {
         let (send, receive) = tokio::sync::mpsc::channel(CHUNKS_AHEAD);
         let generation = self.0.clone();
+        let unreadable = {
+            let generation = generation.clone();
+            move |error: &SnapshotError| unreadable(store.as_deref(), &generation, error)
+        };
         tokio::task::spawn_blocking(move || {
             if send.blocking_send(wire::SnapshotChunk { head: Some(head), records: Vec::new() }).is_err() {
                 return;
@@ -96,20 +100,86 @@ impl SnapshotFile {
 
     /// Builds the index that this snapshot holds. Blocking.
     pub(crate) fn load(&self, hash_seed: u64) -> io::Result<Index> {
-        let mut loader = Loader::new(hash_seed);
-        for record in self.0.records().map_err(invalid)? {
-            loader.push(decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
-        }
-        loader.finish(self.0.manifest().last.map_or(0, |pos| pos.index), self.0.manifest().digest).map_err(invalid)
+        load(self.0.records().map_err(invalid)?, self.0.manifest(), hash_seed)
     }
 }
 
-/// The stream that is being sent ends short of the manifest's count, so the receiver refuses it.
-fn unreadable(error: &SnapshotError) {
-    tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
+/// What openraft wants to know of a snapshot with this manifest.
+pub(crate) fn meta(manifest: &SnapshotManifest) -> io::Result<SnapshotMeta> {
+    let (at, membership) = record::decode_members(&manifest.membership)?;
+    Ok(SnapshotMeta {
+        last_log_id: manifest.last.map(log_id),
+        last_membership: StoredMembership::new(at.map(log_id), membership),
+    })
 }
 
-fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
+/// The index that these records make, if they make the digest that their manifest names.
+pub(crate) fn load<E: std::fmt::Display>(
+    records: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    manifest: &SnapshotManifest,
+    hash_seed: u64,
+) -> io::Result<Index> {
+    let mut loader = Loader::new(hash_seed);
+    for record in records {
+        loader.push(decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
+    }
+    loader.finish(manifest.last.map_or(0, |pos| pos.index), manifest.digest).map_err(invalid)
+}
+
+/// Refuses records that don't make the digest that their manifest names.
+pub(crate) fn check<E: std::fmt::Display>(
+    records: impl IntoIterator<Item = Result<Vec<u8>, E>>,
+    expected: u128,
+) -> io::Result<()> {
+    let mut digest = RecordDigest::default();
+    for record in records {
+        digest.push(&decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
+    }
+    let found = digest.finish();
+    if found != expected {
+        return Err(invalid(format!("the records of the snapshot make digest {found:032x}, expected {expected:032x}")));
+    }
+    Ok(())
+}
+
+/// The stream that is being sent ends short of the manifest's count, so the receiver refuses it.
+fn unreadable(store: Option<&SnapshotStore>, generation: &Arc<Generation>, error: &SnapshotError) {
+    tracing::error!(%error, "a snapshot could not be read to its end while it was sent");
+    if let Some(store) = store.filter(|_| error.blames_the_disk()) {
+        set_aside(store, generation, &error.to_string()).unwrap_or_else(|error| {
+            tracing::error!(%error, "it could not be set aside either");
+            0
+        });
+    }
+}
+
+/// Puts a generation that is no good out of the way, with a message each for it and for older ones that are no better.
+/// Returns how many those were. Blocking.
+pub(crate) fn set_aside(store: &SnapshotStore, generation: &Arc<Generation>, why: &str) -> Result<u64, SnapshotError> {
+    let bad = store.set_aside(generation, why)?;
+    tell_set_aside(&bad);
+    Ok(bad.len() as u64)
+}
+
+/// Says which generations were set aside, and why.
+pub(crate) fn tell_set_aside(bad: &[SetAside]) {
+    for bad in bad {
+        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
+    }
+}
+
+/// Encodes a manifest for the wire.
+pub(crate) fn encode_manifest(manifest: &SnapshotManifest) -> io::Result<Vec<u8>> {
+    codec::encode(MANIFEST, VERSION, manifest).map_err(invalid)
+}
+
+/// Decodes a manifest off the wire.
+pub(crate) fn decode_manifest(bytes: &[u8]) -> io::Result<SnapshotManifest> {
+    codec::decode(MANIFEST, VERSION..=VERSION, bytes).map_err(invalid)
+}
+
+/// Decodes one record of a generation or a backup.
+pub(crate) fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
     codec::decode_within(RECORD, VERSION..=VERSION, bytes, MAX_RECORD_BYTES).map_err(invalid)
 }
 
@@ -117,14 +187,7 @@ fn decode_record(bytes: &[u8]) -> io::Result<SnapshotRecord> {
 pub(crate) fn publish(writer: SnapshotWriter, manifest: SnapshotManifest) -> io::Result<SnapshotFile> {
     let expected = manifest.digest;
     let sealed = writer.seal(manifest).map_err(invalid)?;
-    let mut digest = RecordDigest::default();
-    for record in sealed.records().map_err(invalid)? {
-        digest.push(&decode_record(&record.map_err(invalid)?)?).map_err(invalid)?;
-    }
-    let found = digest.finish();
-    if found != expected {
-        return Err(invalid(format!("the records of the snapshot make digest {found:032x}, expected {expected:032x}")));
-    }
+    check(sealed.records().map_err(invalid)?, expected)?;
     sealed.publish().map(SnapshotFile).map_err(invalid)
 }
 
@@ -155,7 +218,7 @@ pub(crate) async fn receive<E: std::fmt::Display>(
     manifest: &[u8],
     mut chunks: impl Stream<Item = Result<wire::SnapshotChunk, E>> + Unpin,
 ) -> io::Result<SnapshotFile> {
-    let manifest: SnapshotManifest = codec::decode(MANIFEST, VERSION..=VERSION, manifest).map_err(invalid)?;
+    let manifest = decode_manifest(manifest)?;
     if manifest.cluster_id != cluster_id {
         return Err(invalid(format!("the snapshot belongs to cluster {:032x}", manifest.cluster_id)));
     }

@@ -27,7 +27,7 @@ impl Inner {
         let (Some(member), Ok(cluster_id)) = (request.member, cluster_id(&request.cluster_id)) else {
             return refused("the request names no member or no cluster".into());
         };
-        let needed = self.core.published.summary().meta.feature_level;
+        let needed = self.level_needed();
         if request.feature_max < needed {
             return refused(format!(
                 "the cluster is at feature level {needed}, the joining release reads up to {}",
@@ -38,15 +38,21 @@ impl Inner {
             return JoinAnswer::Busy { reason: "this node belongs to no cluster yet".into() };
         };
         let metrics = raft.metrics().borrow_watched().clone();
-        let members: Vec<Member> = wire_members(metrics.membership_config.membership())
-            .into_iter()
-            .map(crate::calls::member_from_wire)
-            .collect();
+        let members = current_members(&metrics);
         if metrics.state != ServerState::Leader {
             let leader = metrics.current_leader.and_then(|id| members.into_iter().find(|m| m.node_id == id));
             return JoinAnswer::NotLeader { leader };
         }
-        let ask = JoinAsk { node_id: member.node_id, name: member.name, addr: member.node_addr, cluster_id };
+        if unsettled(&metrics) {
+            return JoinAnswer::Busy { reason: "the leader was elected just now".into() };
+        }
+        let ask = JoinAsk {
+            node_id: member.node_id,
+            name: member.name,
+            addr: member.node_addr,
+            cluster_id,
+            promotion: request.promotion,
+        };
         let peer_names: Vec<String> = self.config.peers.iter().map(|peer| peer.name.clone()).collect();
         let step = plan(
             &JoinView {
@@ -67,30 +73,47 @@ impl Inner {
             JoinStep::WaitCatchUp => JoinAnswer::Learner,
             JoinStep::Refuse(reason) => JoinAnswer::Refused { reason },
             JoinStep::Busy(reason) => JoinAnswer::Busy { reason },
-            JoinStep::AddLearner { .. } | JoinStep::Swap { .. } => self.change(raft.clone(), metrics, step, ask).await,
+            JoinStep::AddLearner { .. } | JoinStep::Swap { .. } => self.change(raft.clone(), step, ask).await,
         }
     }
 
     /// Runs the change in a task of its own, so that it goes on when the asking node stops waiting.
-    async fn change(
-        self: &Arc<Self>,
-        raft: Raft,
-        metrics: RaftMetrics<TypeConfig>,
-        step: JoinStep,
-        ask: JoinAsk,
-    ) -> JoinAnswer {
+    async fn change(self: &Arc<Self>, raft: Raft, step: JoinStep, ask: JoinAsk) -> JoinAnswer {
         let Ok(one_at_a_time) = self.changing.clone().try_lock_owned() else {
             return JoinAnswer::Busy { reason: "another change of the membership is under way".into() };
         };
         let limit = self.config.timing.propose_timeout;
         let change = tokio::spawn(async move {
-            let changed = tokio::time::timeout(limit, carry_out(raft, metrics, step, ask, one_at_a_time)).await;
+            let changed = tokio::time::timeout(limit, carry_out(raft, step, ask, one_at_a_time)).await;
             changed.unwrap_or_else(|_| Err("the change was not committed in time".into()))
         });
         match change.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(reason)) => JoinAnswer::Busy { reason },
             Err(error) => JoinAnswer::Busy { reason: error.to_string() },
+        }
+    }
+
+    /// Finishes a change whose leader died or resigned halfway: the membership stays joint until somebody does, and
+    /// nothing else can be changed. For the leader, from time to time.
+    pub(crate) async fn finish_change(&self) {
+        let Some((_, raft)) = self.member() else { return };
+        let Ok(_one_at_a_time) = self.changing.try_lock() else { return };
+        let metrics = raft.metrics().borrow_watched().clone();
+        let effective = &metrics.membership_config;
+        if metrics.state != ServerState::Leader
+            || unsettled(&metrics)
+            || effective.membership().get_joint_config().len() < 2
+            || effective.log_id() != metrics.committed_membership_config.log_id()
+        {
+            return;
+        }
+        tracing::warn!("finishing a change of the membership that its leader left halfway");
+        let finish = raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::new()), false);
+        match tokio::time::timeout(self.config.timing.propose_timeout, finish).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "it could not be finished now"),
+            Err(_) => tracing::warn!("it could not be finished in time"),
         }
     }
 
@@ -102,8 +125,7 @@ impl Inner {
         if metrics.state != ServerState::Leader || changing(&metrics) {
             return;
         }
-        let members = wire_members(metrics.membership_config.membership());
-        let members: Vec<Member> = members.into_iter().map(crate::calls::member_from_wire).collect();
+        let members = current_members(&metrics);
         let gone: BTreeSet<u64> = ghosts(&members, &self.heard_ids(&metrics)).into_iter().collect();
         if gone.is_empty() {
             return;
@@ -118,7 +140,7 @@ impl Inner {
     }
 
     /// The ids of this node and of those that answered a heartbeat within the longest election timeout.
-    fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
+    pub(crate) fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
         let recent = self.config.timing.election_max;
         let heard = metrics.heartbeat.iter().flatten();
         heard
@@ -129,8 +151,34 @@ impl Inner {
     }
 }
 
+/// The effective members, learners included.
+pub(crate) fn current_members(metrics: &RaftMetrics<TypeConfig>) -> Vec<Member> {
+    let members = wire_members(metrics.membership_config.membership());
+    members.into_iter().map(crate::calls::member_from_wire).collect()
+}
+
+/// True until a leader has applied an entry of its own term: before that it may not know what it has committed, such as
+/// a feature level that a newcomer must read.
+pub(crate) fn unsettled(metrics: &RaftMetrics<TypeConfig>) -> bool {
+    metrics.last_applied.as_ref().is_none_or(|id| id.committed_leader_id().term != metrics.current_term)
+}
+
+/// Makes a learner a voter and takes other disks out, in one joint change; what were learners among them goes after.
+pub(crate) async fn swap(raft: &Raft, add: u64, remove: &[u64]) -> Result<(), String> {
+    let metrics = raft.metrics().borrow_watched().clone();
+    let membership = metrics.membership_config.membership();
+    let mut voters: BTreeSet<u64> = membership.voter_ids().filter(|id| !remove.contains(id)).collect();
+    voters.insert(add);
+    let dead: BTreeSet<u64> = membership.learner_ids().filter(|id| remove.contains(id)).collect();
+    raft.change_membership(voters, false).await.map_err(|e| e.to_string())?;
+    if !dead.is_empty() {
+        raft.change_membership(ChangeMembers::RemoveNodes(dead), true).await.map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
 /// True while the effective membership is joint or not committed.
-fn changing(metrics: &RaftMetrics<TypeConfig>) -> bool {
+pub(crate) fn changing(metrics: &RaftMetrics<TypeConfig>) -> bool {
     let effective = &metrics.membership_config;
     effective.membership().get_joint_config().len() > 1
         || effective.log_id() != metrics.committed_membership_config.log_id()
@@ -142,7 +190,6 @@ fn matched(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
 
 async fn carry_out(
     raft: Raft,
-    metrics: RaftMetrics<TypeConfig>,
     step: JoinStep,
     ask: JoinAsk,
     _one_at_a_time: OwnedMutexGuard<()>,
@@ -159,19 +206,9 @@ async fn carry_out(
             Ok(JoinAnswer::Learner)
         }
         JoinStep::Swap { remove, add } => {
-            let mut voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
-            for id in &remove {
-                voters.remove(id);
-            }
-            voters.insert(add);
             tracing::warn!(name = ask.name, added = format!("{add:016x}"), removed = ?remove,
                 "a caught-up learner becomes a voter in place of the other disks of its name");
-            raft.change_membership(voters, false).await.map_err(|e| e.to_string())?;
-            let learners: BTreeSet<u64> = metrics.membership_config.membership().learner_ids().collect();
-            let dead: BTreeSet<u64> = remove.into_iter().filter(|id| learners.contains(id)).collect();
-            if !dead.is_empty() {
-                raft.change_membership(ChangeMembers::RemoveNodes(dead), true).await.map_err(|e| e.to_string())?;
-            }
+            swap(&raft, add, &remove).await?;
             Ok(JoinAnswer::Voter)
         }
         other => Err(format!("no change to carry out: {other:?}")),

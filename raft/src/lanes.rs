@@ -3,6 +3,7 @@
 //! lost is sent again under the same number, and later batches of the lane wait behind it. That is what keeps a retry
 //! from resurrecting what was evicted in between.
 
+use crate::ambient::Ambient;
 use crate::face::SubmitError;
 use crate::proposer::{Done, Refusal};
 use prefixd_index::command::{Batch, Command};
@@ -13,7 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +28,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from
 const DELTA_OVERHEAD_BYTES: usize = 64;
 
 /// Brings one command to the leader, wherever it is, once. It waits for a leader itself, within reason.
-pub(crate) trait Carrier: Send + Sync + 'static {
+pub(crate) trait Carrier: Ambient {
     /// One try.
     fn carry(
         &self,
@@ -54,6 +55,8 @@ pub(crate) struct Lanes {
     lanes: Vec<mpsc::Sender<Submission>>,
     waiting_bytes: Arc<AtomicUsize>,
     limit_bytes: usize,
+    /// Submissions that are not answered yet.
+    unanswered: watch::Sender<usize>,
 }
 
 /// How lanes batch.
@@ -73,6 +76,7 @@ impl Lanes {
         ended: &CancellationToken,
     ) -> Self {
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
+        let unanswered = watch::Sender::new(0);
         let lanes = (0..LANES)
             .map(|_| {
                 let (send, queue) = mpsc::channel(LANE_SUBMISSIONS);
@@ -83,19 +87,30 @@ impl Lanes {
                     session: session(),
                     sequence: 0,
                     waiting_bytes: waiting_bytes.clone(),
+                    unanswered: unanswered.clone(),
                     held: None,
                 };
                 let ended = ended.clone();
-                tokio::spawn(async move { ended.run_until_cancelled(lane.run()).await });
+                carrier.spawn(async move {
+                    // Whether it was stopped or has run out of senders: it is over.
+                    let _ended = ended.run_until_cancelled(lane.run()).await;
+                });
                 send
             })
             .collect();
-        Self { lanes, waiting_bytes, limit_bytes: limits.queue_bytes }
+        Self { lanes, waiting_bytes, limit_bytes: limits.queue_bytes, unanswered }
     }
 
     /// Bytes that wait or are in flight.
     pub(crate) fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything taken in so far is answered.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as this does.
+        let mut unanswered = self.unanswered.subscribe();
+        let _ended = unanswered.wait_for(|unanswered| *unanswered == 0).await;
     }
 
     /// Takes deltas in at once, in order behind what was submitted before, and gives a future for their outcome:
@@ -134,9 +149,13 @@ impl Lanes {
         let mut refused = None;
         for (lane, (deltas, bytes)) in by_lane {
             let (reply, receive) = oneshot::channel();
-            if refused.is_none() && self.lanes[lane].try_send(Submission { deltas, bytes, reply }).is_ok() {
-                waiting.push(receive);
-                continue;
+            if refused.is_none() {
+                self.unanswered.send_modify(|unanswered| *unanswered += 1);
+                if self.lanes[lane].try_send(Submission { deltas, bytes, reply }).is_ok() {
+                    waiting.push(receive);
+                    continue;
+                }
+                self.unanswered.send_modify(|unanswered| *unanswered -= 1);
             }
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             refused = Some(full("lane holds its limit of submissions"));
@@ -186,13 +205,15 @@ pub(crate) async fn carry_until<C: Carrier>(
         let last = match carrier.carry(command.clone(), bytes, until).await {
             Ok(done) => return Ok(done),
             Err(Refusal::Unreadable(reason)) => return Err(SubmitError::Unavailable(reason)),
+            // Nothing that another try would change: whoever called is told now, and may ask another node.
+            Err(Refusal::Submit(error @ SubmitError::NoRoom(_))) => return Err(error),
             Err(Refusal::NotLeader(_)) => SubmitError::Unavailable("no leader took it".into()),
             Err(Refusal::Submit(error)) => error,
         };
-        if Instant::now() + pause >= until {
+        if carrier.now() + pause >= until {
             return Err(last);
         }
-        tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await;
+        carrier.sleep(pause.mul_f64(0.5 + carrier.chance())).await;
         pause = (pause * 2).min(BACKOFF.1);
     }
 }
@@ -204,6 +225,7 @@ struct Lane<C> {
     session: u128,
     sequence: u64,
     waiting_bytes: Arc<AtomicUsize>,
+    unanswered: watch::Sender<usize>,
     /// Taken from the queue, but too large to join the batch before it.
     held: Option<Submission>,
 }
@@ -214,7 +236,7 @@ impl<C: Carrier> Lane<C> {
             let (deltas, bytes, replies) = self.gather(first);
             self.sequence += 1;
             let batch = Batch { session: self.session, sequence: self.sequence, producer: None, deltas };
-            let until = Instant::now() + self.limits.timeout;
+            let until = self.carrier.now() + self.limits.timeout;
             let outcome =
                 carry_until(&*self.carrier, Command::Deltas(vec![batch]), bytes, until).await.map(|done| done.index);
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -248,17 +270,20 @@ impl<C: Carrier> Lane<C> {
     /// Answers once the batch is applied here; the lane goes on meanwhile.
     fn answer(&self, outcome: Result<u64, SubmitError>, until: Instant, replies: Vec<Reply>) {
         let carrier = self.carrier.clone();
-        tokio::spawn(async move {
+        let unanswered = self.unanswered.clone();
+        self.carrier.spawn(async move {
             let outcome = match outcome {
                 Ok(index) if !carrier.applied(index, until).await => {
                     Err(SubmitError::Unavailable("committed, but not applied on this node in time".into()))
                 }
                 other => other,
             };
+            let answered = replies.len();
             for reply in replies {
                 // The caller may have given up waiting.
                 let _gone = reply.send(outcome.clone());
             }
+            unanswered.send_modify(|unanswered| *unanswered -= answered);
         });
     }
 }

@@ -3,9 +3,11 @@
 //!
 //! Where to look: [`node`] for the face, `start` for how a node comes up, `lanes` and `proposer` for the way of a
 //! write, `core` for the thread that owns the index, `log` and `machine` for openraft's seams, `network` and `service`
-//! for the two ends of the node port, [`membership`] for who belongs to the cluster.
+//! for the two ends of the node port, [`membership`] for who belongs to the cluster, [`backup`] for a state as a file.
 
 mod admin;
+mod ambient;
+pub mod backup;
 mod calls;
 mod carry;
 mod core;
@@ -13,32 +15,48 @@ mod dial;
 mod disk;
 mod drivers;
 pub mod face;
+mod features;
+mod fetch;
 mod generation;
 mod join;
 mod lanes;
+mod life;
 mod log;
 mod machine;
+mod margin;
 pub mod membership;
 mod network;
 pub mod node;
+mod operate;
+mod orders;
+mod outcast;
 mod proposer;
 mod ready;
 mod record;
+pub mod recover;
+mod reopen;
+mod room;
 mod service;
 mod stamp;
 mod start;
 mod status;
+mod step_aside;
 mod stop;
 pub mod tls;
 mod types;
 
 pub use face::{
-    BootstrapMode, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role, SubmitError,
-    Timing,
+    BootstrapMode, DiskCondition, Histogram, Limits, MemberStatus, NodeConfig, NodeFigures, NodeStatus, Peer, Role,
+    SubmitError, Timing,
 };
 pub use node::Node;
-pub use record::{decode_command, encode_command};
+pub use record::{FEATURE_MAX, decode_command, encode_command};
 pub use start::StartError;
 
 #[cfg(test)]
-mod suite;
+#[expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking")]
+mod fixture_tests;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+pub(crate) mod suite;

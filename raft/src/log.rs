@@ -3,6 +3,7 @@
 
 use crate::record;
 use crate::types::{Entry, LogId, RaftVote, TypeConfig, log_id, log_pos, raft_vote, stored_vote};
+use arc_swap::ArcSwap;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::{OptionalSend, RaftTypeConfig};
 use prefixd_storage::{LogError, LogRecord, LogStore};
@@ -25,6 +26,11 @@ pub(crate) struct RaftLog {
 impl RaftLog {
     pub(crate) fn new(store: Arc<dyn LogStore>) -> Self {
         Self { store, appended_bytes: Arc::default() }
+    }
+
+    /// This one over another store, for the next Raft; what belongs to the last one keeps the store that failed.
+    pub(crate) fn succeeded_by(&self, store: Arc<dyn LogStore>) -> Self {
+        Self { store, appended_bytes: self.appended_bytes.clone() }
     }
 
     /// Bytes of record bodies appended since this process started.
@@ -50,6 +56,31 @@ impl RaftLog {
     async fn read(&self, start: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let records = self.blocking(move |store| store.read(start..end, max_bytes)).await?;
         records.into_iter().map(record::from_record).collect()
+    }
+}
+
+/// The log of this node, whichever store it is in now.
+pub(crate) struct PresentLog(ArcSwap<RaftLog>);
+
+impl PresentLog {
+    pub(crate) fn new(log: RaftLog) -> Self {
+        Self(ArcSwap::from_pointee(log))
+    }
+
+    pub(crate) fn current(&self) -> RaftLog {
+        self.0.load().as_ref().clone()
+    }
+
+    pub(crate) fn replace(&self, log: RaftLog) {
+        self.0.store(Arc::new(log));
+    }
+
+    pub(crate) fn store(&self) -> Arc<dyn LogStore> {
+        self.0.load().store.clone()
+    }
+
+    pub(crate) fn appended_bytes(&self) -> u64 {
+        self.0.load().appended_bytes()
     }
 }
 

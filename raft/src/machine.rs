@@ -2,11 +2,11 @@
 
 use crate::core::{Committed, Core, Cut, CutError, Start, What};
 use crate::generation::{self, SnapshotFile, blocking};
-use crate::types::{Payload, StoredMembership, TypeConfig, log_id, log_pos};
+use crate::types::{Entry, Payload, Reply, StoredMembership, TypeConfig, log_id, log_pos};
 use futures::{Stream, TryStreamExt};
-use openraft::storage::{EntryResponder, RaftStateMachine};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
-use openraft::{OptionalSend, RaftSnapshotBuilder};
+use openraft::{OptionalSend, RaftSnapshotBuilder, RaftTypeConfig};
 use prefixd_storage::SnapshotStore;
 use std::io;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Entries that go to the index thread in one job.
 const APPLY_ENTRIES: usize = 64;
 /// Entries of the index that one slice of a snapshot walks.
-const SLICE_ENTRIES: usize = 4_096;
+pub(crate) const SLICE_ENTRIES: usize = 4_096;
 /// Pause before a snapshot that was overtaken by changes is begun anew.
-const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const OVERTAKEN_PAUSE: Duration = Duration::from_millis(200);
 /// Pause before a snapshot that could not be written is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -31,18 +31,44 @@ pub(crate) struct Machine {
     pub(crate) hash_seed: u64,
 }
 
-type Responder = openraft::storage::ApplyResponder<TypeConfig>;
-
-impl Machine {
-    async fn flush(&self, entries: &mut Vec<Committed>, waiting: &mut Vec<Option<Responder>>) -> io::Result<()> {
-        let replies = self.core.apply(std::mem::take(entries)).await?;
-        for (responder, reply) in waiting.drain(..).zip(replies) {
-            if let Some(responder) = responder {
-                responder.send(reply);
-            }
+/// Applies what Raft has committed, a job of some entries at a time, and answers who waits for it.
+pub(crate) async fn apply<C, Strm>(core: &Core, mut entries: Strm) -> io::Result<()>
+where
+    C: RaftTypeConfig<R = Reply, Entry = Entry>,
+    Strm: Stream<Item = Result<EntryResponder<C>, io::Error>> + Unpin + OptionalSend,
+{
+    let mut batch = Vec::new();
+    let mut waiting = Vec::new();
+    while let Some((entry, responder)) = entries.try_next().await? {
+        let what = match entry.payload {
+            Payload::Blank => What::Blank,
+            Payload::Normal(proposal) => What::Command(proposal),
+            Payload::Membership(membership) => What::Members(membership),
+        };
+        batch.push(Committed { pos: log_pos(&entry.log_id), what });
+        waiting.push(responder);
+        if batch.len() == APPLY_ENTRIES {
+            flush(core, &mut batch, &mut waiting).await?;
         }
-        Ok(())
     }
+    if !batch.is_empty() {
+        flush(core, &mut batch, &mut waiting).await?;
+    }
+    Ok(())
+}
+
+async fn flush<C: RaftTypeConfig<R = Reply>>(
+    core: &Core,
+    entries: &mut Vec<Committed>,
+    waiting: &mut Vec<Option<ApplyResponder<C>>>,
+) -> io::Result<()> {
+    let replies = core.apply(std::mem::take(entries)).await?;
+    for (responder, reply) in waiting.drain(..).zip(replies) {
+        if let Some(responder) = responder {
+            responder.send(reply);
+        }
+    }
+    Ok(())
 }
 
 impl RaftStateMachine<TypeConfig> for Machine {
@@ -55,28 +81,11 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok((summary.applied.map(log_id), membership))
     }
 
-    async fn apply<Strm>(&mut self, mut entries: Strm) -> Result<(), io::Error>
+    async fn apply<Strm>(&mut self, entries: Strm) -> Result<(), io::Error>
     where
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
-        let mut batch = Vec::new();
-        let mut waiting = Vec::new();
-        while let Some((entry, responder)) = entries.try_next().await? {
-            let what = match entry.payload {
-                Payload::Blank => What::Blank,
-                Payload::Normal(proposal) => What::Command(proposal),
-                Payload::Membership(membership) => What::Members(membership),
-            };
-            batch.push(Committed { pos: log_pos(&entry.log_id), what });
-            waiting.push(responder);
-            if batch.len() == APPLY_ENTRIES {
-                self.flush(&mut batch, &mut waiting).await?;
-            }
-        }
-        if !batch.is_empty() {
-            self.flush(&mut batch, &mut waiting).await?;
-        }
-        Ok(())
+        apply(&self.core, entries).await
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
@@ -117,6 +126,10 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 }
 
+fn ended() -> io::Error {
+    io::Error::other("this Raft has ended")
+}
+
 /// Writes one snapshot beside apply.
 pub(crate) struct Builder {
     machine: Machine,
@@ -128,10 +141,13 @@ impl Builder {
     fn write(machine: &Machine, cut: &Cut) -> io::Result<Option<SnapshotFile>> {
         let mut writer = machine.snapshots.begin().map_err(io::Error::other)?;
         loop {
-            let slice = match machine.core.slice(SLICE_ENTRIES) {
+            if machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
+            let slice = match machine.core.slice(cut, SLICE_ENTRIES) {
                 Ok(slice) => slice,
                 Err(CutError::Overflow) => return Ok(None),
-                Err(CutError::NotBegun) => return Err(io::Error::other("the snapshot in the making was ended")),
+                Err(CutError::Ended) => return Err(io::Error::other("the snapshot in the making was ended")),
                 Err(CutError::Gone) => return Err(io::Error::other("the index thread has ended")),
             };
             for record in &slice.records {
@@ -143,6 +159,14 @@ impl Builder {
         }
         let manifest = generation::manifest(machine.cluster_id, cut, writer.records())?;
         generation::publish(writer, manifest).map(Some)
+    }
+}
+
+impl Builder {
+    /// Waits, unless Raft ends meanwhile.
+    async fn pause(&self, pause: Duration) -> io::Result<()> {
+        let life = &self.machine.core.life;
+        life.run_until_cancelled(tokio::time::sleep(pause)).await.ok_or_else(ended)
     }
 }
 
@@ -159,7 +183,10 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             };
             let (machine, at) = (self.machine.clone(), begun.clone());
             let written = blocking(move || Self::write(&machine, &at)).await;
-            self.machine.core.end_cut().await;
+            self.machine.core.end_cut(&begun).await;
+            if self.machine.core.life.is_cancelled() {
+                return Err(ended());
+            }
             match written {
                 Ok(Some(snapshot)) => {
                     tracing::info!(index = begun.at.map(|pos| pos.index), bytes = snapshot.bytes(), "wrote a snapshot");
@@ -168,12 +195,12 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                 Ok(None) => {
                     preimage_entries = preimage_entries.saturating_mul(2);
                     tracing::warn!(preimage_entries, "too much changed while a snapshot was written; trying again");
-                    tokio::time::sleep(OVERTAKEN_PAUSE).await;
+                    self.pause(OVERTAKEN_PAUSE).await?;
                 }
                 // The log is intact, so this node goes on; it only can't purge until a snapshot succeeds.
                 Err(error) => {
                     tracing::error!(%error, "a snapshot could not be written; trying again");
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    self.pause(RETRY_PAUSE).await?;
                 }
             }
         }

@@ -3,7 +3,8 @@
 
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
-use crate::record::{self, FEATURE_MAX};
+use crate::record;
+use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
 };
@@ -16,13 +17,15 @@ use openraft::raft::{
 use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
-use std::collections::BTreeSet;
+use prefixd_storage::SnapshotStore;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tonic::Status;
+use tokio::time::Instant;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 /// Time for a snapshot to be received, loaded and installed, beside its transfer at [`MIN_BULK_RATE`].
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,7 +37,10 @@ const MIN_BULK_RATE: u64 = 1 << 20;
 pub(crate) struct PeerIdentity {
     pub(crate) cluster_id: u128,
     pub(crate) node_id: u64,
+    /// The cluster's level, as it is applied here.
     pub(crate) feature_level: AtomicU32,
+    /// The highest that this node reads.
+    pub(crate) feature_max: u32,
 }
 
 impl PeerIdentity {
@@ -44,7 +50,7 @@ impl PeerIdentity {
             from: self.node_id,
             to,
             feature_level: self.feature_level.load(Ordering::Relaxed),
-            feature_max: FEATURE_MAX,
+            feature_max: self.feature_max,
         }
     }
 }
@@ -56,8 +62,13 @@ pub(crate) struct Network {
     pub(crate) dialer: Arc<Dialer>,
     /// The limit of an append that carries entries; heartbeats have openraft's own.
     pub(crate) append_timeout: Duration,
-    /// Peers that did not answer last time: said once when it begins and once when it ends.
-    pub(crate) silent: Arc<Mutex<BTreeSet<u64>>>,
+    /// Peers that did not answer last time, and whether they refused to: said once when it begins, once when silence
+    /// turns into a refusal, which is for an operator to resolve, and once when it ends.
+    pub(crate) silent: Arc<Mutex<BTreeMap<u64, bool>>>,
+    /// Peers that refuse entries for want of room; likewise said once.
+    pub(crate) refusals: Arc<Refusals>,
+    /// Where a snapshot that can't be sent is set aside.
+    pub(crate) snapshots: Arc<SnapshotStore>,
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -95,17 +106,26 @@ impl Link {
         let failed = |why: String| {
             Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
         };
+        let mut is_refusal = false;
         let why = match tokio::time::timeout(limit, call).await {
             Ok(Ok(response)) => {
-                if self.silent().remove(&self.target) {
+                if self.silent().remove(&self.target).is_some() {
                     tracing::info!(peer = self.node.name, "the peer answers again");
                 }
                 return Ok(response.into_inner());
             }
-            Ok(Err(status)) => format!("{:?} {}", status.code(), status.message()),
+            Ok(Err(status)) if room::is_refusal(&status) => {
+                return Err(failed(self.has_no_room(&status)));
+            }
+            Ok(Err(status)) => {
+                is_refusal = status.code() == Code::FailedPrecondition;
+                format!("{:?} {}", status.code(), status.message())
+            }
             Err(_) => format!("no answer within {limit:?}"),
         };
-        if self.silent().insert(self.target) {
+        let said = self.silent().get(&self.target).copied();
+        if said.is_none_or(|refused| is_refusal && !refused) {
+            self.silent().insert(self.target, is_refusal);
             tracing::warn!(
                 peer = self.node.name,
                 call = what,
@@ -116,7 +136,25 @@ impl Link {
         Err(failed(why))
     }
 
-    fn silent(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    /// It answers, and it refuses on purpose: others are to make the quorum meanwhile.
+    fn has_no_room(&self, status: &Status) -> String {
+        if self.network.refusals.refused(self.target, Instant::now()) {
+            tracing::warn!(
+                peer = self.node.name,
+                why = status.message(),
+                "the peer refuses log entries; said once until it takes them"
+            );
+        }
+        status.message().to_owned()
+    }
+
+    fn took_entries(&self) {
+        if self.network.refusals.took(self.target) {
+            tracing::info!(peer = self.node.name, "the peer takes log entries again");
+        }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
         self.network.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,6 +213,9 @@ impl RaftNetworkV2<TypeConfig> for Link {
         };
         let mut client = self.client(Purpose::Raft)?;
         let answer = self.call(limit, "append", client.append_entries(request)).await?;
+        if !rpc.entries.is_empty() {
+            self.took_entries();
+        }
         use wire::append_entries_response::Outcome;
         Ok(match answer.outcome() {
             Outcome::Success => AppendEntriesResponse::Success,
@@ -209,12 +250,13 @@ impl RaftNetworkV2<TypeConfig> for Link {
             manifest: snapshot.snapshot.wire_manifest().map_err(|e| Unreachable::new(&e))?.into(),
         };
         let mut client = self.client(Purpose::Bulk)?;
-        let chunks = snapshot.snapshot.chunks(head);
+        let chunks = snapshot.snapshot.chunks(head, Some(self.network.snapshots.clone()));
         let sent = self.call(limit, "snapshot", client.install_snapshot(chunks));
         let answer = tokio::select! {
             answer = sent => answer?,
             closed = cancel => return Err(closed.into()),
         };
+        self.took_entries();
         let vote = vote_from_wire(answer.vote).ok_or_else(|| self.missing("a vote"))?;
         Ok(SnapshotResponse::new(vote))
     }

@@ -6,23 +6,26 @@ use crate::dial::Dialer;
 use crate::disk::StoredDisk;
 use crate::face::{NodeConfig, NodeFigures, NodeStatus, SubmitError};
 use crate::lanes::{self, Carrier, Lanes};
-use crate::log::RaftLog;
+use crate::life::LifeEnd;
+use crate::log::PresentLog;
 use crate::machine::Machine;
 use crate::membership::{Founder, Place, PromiseAnswer};
 use crate::network::PeerIdentity;
 use crate::proposer::{Done, Proposer};
 use crate::record;
+use crate::room::{Refusals, Room};
 use crate::stamp::Stamps;
 use crate::types::TypeConfig;
+use arc_swap::ArcSwapOption;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
 use prefixd_index::command::{ClusterMeta, Command};
 use prefixd_index::delta::Delta;
 use prefixd_index::{Totals, View};
 use prefixd_proto::node as wire;
-use prefixd_storage::SnapshotStore;
+use prefixd_storage::{LogOptions, LogPos, SnapshotStore};
 use std::future::Future;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -45,7 +48,19 @@ pub(crate) struct Inner {
     pub(crate) incarnation: u64,
     pub(crate) founder: Arc<Founder<StoredDisk>>,
     pub(crate) core: Core,
-    pub(crate) log: RaftLog,
+    pub(crate) log: PresentLog,
+    /// How the log is opened, and whose it is.
+    pub(crate) log_options: Box<dyn Fn(u128) -> LogOptions + Send + Sync>,
+    pub(crate) store_uuid: u128,
+    pub(crate) hash_seed: u64,
+    /// What the disk has room for.
+    pub(crate) room: Arc<Room>,
+    pub(crate) refusals: Arc<Refusals>,
+    /// The log position up to which the log is purged while no snapshot of this disk is whole.
+    pub(crate) lost_before: Option<LogPos>,
+    pub(crate) mended: Mended,
+    /// The highest index that this life of the process knew to be committed.
+    pub(crate) committed_seen: AtomicU64,
     pub(crate) snapshots: Arc<SnapshotStore>,
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) calls: Calls,
@@ -55,6 +70,8 @@ pub(crate) struct Inner {
     pub(crate) fsync: Arc<Mutex<crate::face::Histogram>>,
     /// One snapshot is received at a time.
     pub(crate) receiving: tokio::sync::Mutex<()>,
+    /// One backup is taken at a time.
+    pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
     /// One membership change is under way at a time.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
     pub(crate) leader_changes: AtomicU64,
@@ -64,10 +81,25 @@ pub(crate) struct Inner {
     pub(crate) stopped: CancellationToken,
     /// What a node without a cluster waits for.
     pub(crate) waiting: watch::Sender<String>,
-    pub(crate) member: OnceLock<(Arc<PeerIdentity>, Raft)>,
+    /// Who this node is to its peers, from the first time that Raft began.
+    pub(crate) identity: OnceLock<Arc<PeerIdentity>>,
+    /// The present Raft; none before the first one, and between one that ended on a full disk and the next.
+    pub(crate) member: ArcSwapOption<(Arc<PeerIdentity>, Raft)>,
+    pub(crate) life: Mutex<LifeEnd>,
     pub(crate) heard: Mutex<Heard>,
     pub(crate) judge: Mutex<crate::ready::Judge>,
+    /// The highest feature level that this node proposed.
+    pub(crate) level_proposed: AtomicU32,
+    /// Why this disk is no member any more, and since when it was told so.
+    pub(crate) outcast: Mutex<Option<(String, Instant)>>,
     pub(crate) failed: watch::Sender<Option<String>>,
+}
+
+/// What was amiss with snapshots, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Mended {
+    pub(crate) set_aside: AtomicU64,
+    pub(crate) fetched: AtomicU64,
 }
 
 /// What this node heard of a leader.
@@ -85,8 +117,14 @@ pub(crate) fn wall_us() -> u64 {
 
 impl Inner {
     /// Who this node is to its peers and its Raft, once it belongs to a cluster.
-    pub(crate) fn member(&self) -> Option<(&Arc<PeerIdentity>, &Raft)> {
-        self.member.get().map(|(me, raft)| (me, raft))
+    pub(crate) fn member(&self) -> Option<(Arc<PeerIdentity>, Raft)> {
+        self.member.load().as_ref().map(|member| member.as_ref().clone())
+    }
+
+    /// Why there is no Raft to ask.
+    pub(crate) fn no_raft(&self) -> String {
+        let cluster = || format!("this node belongs to no cluster yet: {}", self.readiness().1);
+        self.room.trouble().filter(|_| self.identity.get().is_some()).unwrap_or_else(cluster)
     }
 
     pub(crate) fn metrics(&self) -> Option<RaftMetrics<TypeConfig>> {
@@ -158,12 +196,22 @@ impl Inner {
         heard.commit = heard.commit.max(commit);
     }
 
+    /// Notes how far a peer says that the cluster has committed, without a leader's word.
+    pub(crate) fn note_commit(&self, commit: Option<u64>) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.commit = heard.commit.max(commit);
+    }
+
     pub(crate) fn heard(&self) -> Heard {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn snapshot_index(&self) -> u64 {
-        self.snapshots.latest().and_then(|generation| generation.manifest().last).map_or(0, |pos| pos.index)
+        // One that was received lies on the disk before it is the state.
+        let applied = self.core.published.summary().applied.map_or(0, |pos| pos.index);
+        let generations = self.snapshots.generations();
+        let indexes = generations.iter().filter_map(|generation| Some(generation.manifest().last?.index));
+        indexes.filter(|index| *index <= applied).max().unwrap_or(0)
     }
 
     /// The index of the older of two kept generations; `None` while there is only one, so that it is never alone.
@@ -172,15 +220,14 @@ impl Inner {
         generations.get(1)?.manifest().last.map(|pos| pos.index)
     }
 
-    /// The parameters that this node would have, at the cluster's feature level or its own, whichever is higher.
+    /// The parameters that this node would have, at the cluster's feature level: that one is raised by itself.
     pub(crate) fn wanted_meta(&self, current: &ClusterMeta) -> ClusterMeta {
-        let feature_level = self.config.meta.feature_level.max(current.feature_level);
-        ClusterMeta { feature_level, ..self.config.meta.clone() }
+        ClusterMeta { feature_level: current.feature_level, ..self.config.meta.clone() }
     }
 
     /// Proposes for a driver: true when it was committed and another one of its kind would find more to do.
     pub(crate) async fn propose_quietly(&self, command: Command) -> bool {
-        match tokio::time::timeout(self.config.timing.propose_timeout, self.proposer.propose(command, 256)).await {
+        match tokio::time::timeout(self.config.timing.propose_timeout, self.propose_here(command, 256)).await {
             Ok(Ok(done)) => done.reply.wants_sweep,
             // The next leader's driver, or the next tick, does it.
             Ok(Err(refusal)) => {
@@ -206,9 +253,12 @@ impl Node {
         &self,
         deltas: Vec<Delta>,
     ) -> impl Future<Output = Result<u64, SubmitError>> + Send + 'static + use<> {
-        let entered = match self.inner.lanes.get() {
-            Some(lanes) if !self.inner.stopping.is_cancelled() => Ok(lanes.submit(deltas)),
-            _ => Err(SubmitError::Unavailable("this node is stopping".into())),
+        let refusal = self.inner.exile().map(SubmitError::Unavailable).or_else(|| self.inner.no_room());
+        let lanes = self.inner.lanes.get().filter(|_| !self.inner.stopping.is_cancelled());
+        let entered = match (lanes, refusal) {
+            (Some(lanes), None) => Ok(lanes.submit(deltas)),
+            (Some(_), Some(refusal)) => Err(refusal),
+            (None, _) => Err(SubmitError::Unavailable("this node is stopping".into())),
         };
         async move { entered?.await }
     }
@@ -219,6 +269,9 @@ impl Node {
     }
 
     pub(crate) async fn propose_for(&self, command: Command) -> Result<Done, SubmitError> {
+        if let Some(refusal) = self.inner.no_room() {
+            return Err(refusal);
+        }
         let until = Instant::now() + self.inner.config.timing.propose_timeout;
         let bytes = record::encode_forward(&command).map_or(0, |bytes| bytes.len());
         let done = lanes::carry_until(&*self.inner, command, bytes, until).await?;
@@ -250,7 +303,7 @@ impl Node {
 
     /// The cluster that this node belongs to. Cheap.
     pub fn cluster_id(&self) -> Option<u128> {
-        self.inner.member().map(|(me, _)| me.cluster_id)
+        self.inner.identity.get().map(|me| me.cluster_id)
     }
 
     /// Milliseconds since this node last knew that it was current: on a follower, since a leader spoke; on the

@@ -2,17 +2,20 @@
 //! entries by a byte budget. It lingers only while another entry is in flight, so an idle cluster commits at the
 //! disk's speed and a busy one in large entries.
 
+use crate::ambient::Ambient;
 use crate::face::{Histogram, SubmitError};
 use crate::record;
-use crate::types::{Proposal, Reply, TypeConfig};
+use crate::types::{Proposal, Reply};
+use openraft::RaftTypeConfig;
 use openraft::error::{ClientWriteError, RaftError};
+use openraft::storage::RaftStateMachine;
 use prefixd_index::command::{Command, Stamped};
 use std::collections::VecDeque;
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 
 /// Commands that may wait for the task.
 const QUEUE_COMMANDS: usize = 4_096;
@@ -46,9 +49,9 @@ struct Item {
 }
 
 /// What the task needs of the node.
-pub(crate) trait Leadership: Send + Sync + 'static {
-    /// The running Raft.
-    fn raft(&self) -> Option<&crate::node::Raft>;
+pub(crate) trait Leadership: Ambient {
+    /// Has Raft commit one log entry and apply it here.
+    fn write(&self, proposal: Proposal) -> impl Future<Output = Outcome> + Send;
     /// The stamp of a command proposed now. Awaits the clock check that follows an election.
     fn stamp(&self) -> impl Future<Output = u64> + Send;
 }
@@ -106,33 +109,71 @@ impl Proposer {
     }
 }
 
-/// One log entry with those who wait for it.
+/// What goes into one log entry, with those who wait for it.
 struct Group {
-    command: Command,
+    items: Vec<Item>,
     bytes: usize,
-    replies: Vec<oneshot::Sender<Outcome>>,
+}
+
+impl Group {
+    fn is_joinable(&self) -> bool {
+        self.items.first().is_some_and(|item| matches!(item.command, Command::Deltas(_)))
+    }
+
+    /// The one command of all its items.
+    fn into_command(self) -> Option<(Command, Vec<oneshot::Sender<Outcome>>)> {
+        let mut replies = Vec::with_capacity(self.items.len());
+        let mut joined: Option<Command> = None;
+        for mut item in self.items {
+            match (&mut joined, &mut item.command) {
+                (Some(Command::Deltas(batches)), Command::Deltas(more)) => batches.append(more),
+                _ => joined = Some(item.command),
+            }
+            replies.push(item.reply);
+        }
+        joined.map(|command| (command, replies))
+    }
+}
+
+/// Tells the task that a log entry is no longer in flight, however that came.
+struct Landing(mpsc::Sender<()>);
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        // There is room for all in flight; a task that is gone doesn't count any more.
+        let _told = self.0.try_send(());
+    }
 }
 
 impl ProposerTask {
     /// Runs until the last [`Proposer`] is gone.
     pub(crate) async fn run(mut self, node: Arc<impl Leadership>) {
         let mut groups: VecDeque<Group> = VecDeque::new();
-        let mut flying = JoinSet::new();
+        let mut flying = 0;
+        let (land, mut landed) = mpsc::channel(IN_FLIGHT);
         loop {
             tokio::select! {
+                biased;
+                Some(()) = landed.recv() => flying -= 1,
                 item = self.queue.recv() => match item {
                     Some(item) => self.join(&mut groups, item),
                     None => return,
                 },
-                Some(_landed) = flying.join_next() => {}
             }
             while let Ok(item) = self.queue.try_recv() {
                 self.join(&mut groups, item);
             }
-            while self.may_fly(&groups, flying.len()) {
+            while self.may_fly(&groups, flying) {
                 let Some(group) = groups.pop_front() else { break };
                 let stamp_us = node.stamp().await;
-                self.launch(&node, group, stamp_us, &mut flying);
+                if let Some(flight) = self.launch(&node, group, stamp_us) {
+                    flying += 1;
+                    let landing = Landing(land.clone());
+                    node.spawn(async move {
+                        flight.await;
+                        drop(landing);
+                    });
+                }
             }
         }
     }
@@ -147,44 +188,50 @@ impl ProposerTask {
 
     /// Adds a command behind all others: into the last group if both are deltas and it has room, else as a new one.
     fn join(&self, groups: &mut VecDeque<Group>, item: Item) {
-        let (mut command, bytes) = (item.command, item.bytes);
-        if let Command::Deltas(batches) = &mut command
-            && let Some(Group { command: Command::Deltas(last), bytes: held, replies }) = groups.back_mut()
-            && held.saturating_add(bytes) <= self.entry_bytes
+        let bytes = item.bytes;
+        if matches!(item.command, Command::Deltas(_))
+            && let Some(last) = groups.back_mut()
+            && last.is_joinable()
+            && last.bytes.saturating_add(bytes) <= self.entry_bytes
         {
-            last.append(batches);
-            *held += bytes;
-            replies.push(item.reply);
+            last.bytes += bytes;
+            last.items.push(item);
             return;
         }
-        groups.push_back(Group { command, bytes, replies: vec![item.reply] });
+        groups.push_back(Group { items: vec![item], bytes });
     }
 
-    fn launch(&self, node: &Arc<impl Leadership>, group: Group, stamp_us: u64, flying: &mut JoinSet<()>) {
-        let Group { command, bytes, replies } = group;
+    /// What brings a group into the log. Commands whose callers have gone are left out: they were told that it
+    /// failed, and a leader that was cut off for long must not come up with them then.
+    fn launch<N: Leadership>(
+        &self,
+        node: &Arc<N>,
+        mut group: Group,
+        stamp_us: u64,
+    ) -> Option<impl Future<Output = ()> + Send + use<N>> {
+        let given_up = group.items.extract_if(.., |item| item.reply.is_closed()).map(|item| item.bytes).sum();
+        self.waiting_bytes.fetch_sub(given_up, Ordering::Relaxed);
+        let bytes = group.bytes - given_up;
+        let (command, replies) = group.into_command()?;
         let encoded = record::encode_command(&Stamped { stamp_us, command }).map(Proposal);
         let waiting_bytes = self.waiting_bytes.clone();
         let latency = self.latency.clone();
         let node = node.clone();
-        flying.spawn(async move {
-            let began = Instant::now();
-            let outcome = match (encoded, node.raft()) {
-                (Err(error), _) => Err(Refusal::Unreadable(error.to_string())),
-                (_, None) => Err(Refusal::NotLeader(None)),
-                (Ok(proposal), Some(raft)) => raft.client_write(proposal).await.map_or_else(
-                    |error| Err(refusal(error)),
-                    |response| Ok(Done { index: response.log_id.index(), reply: response.data }),
-                ),
+        Some(async move {
+            let began = node.now();
+            let outcome = match encoded {
+                Err(error) => Err(Refusal::Unreadable(error.to_string())),
+                Ok(proposal) => node.write(proposal).await,
             };
             if outcome.is_ok() {
-                observe(&latency, began.elapsed());
+                observe(&latency, node.now().saturating_duration_since(began));
             }
             waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             for reply in replies {
                 // The caller may have given up waiting.
                 let _gone = reply.send(outcome.clone());
             }
-        });
+        })
     }
 }
 
@@ -193,9 +240,15 @@ fn observe(latency: &Mutex<Histogram>, took: Duration) {
     latency.observe(took.as_secs_f64());
 }
 
-fn refusal(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> Refusal {
-    match error {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(to)) => Refusal::NotLeader(to.leader_id),
-        other => Refusal::Submit(SubmitError::Unavailable(other.to_string())),
+/// Writes through a running Raft.
+pub(crate) async fn write<C, M>(raft: &openraft::Raft<C, M>, proposal: Proposal) -> Outcome
+where
+    C: RaftTypeConfig<D = Proposal, R = Reply, NodeId = u64>,
+    M: RaftStateMachine<C>,
+{
+    match raft.client_write(proposal).await {
+        Ok(response) => Ok(Done { index: response.log_id.index(), reply: response.data }),
+        Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))) => Err(Refusal::NotLeader(to.leader_id)),
+        Err(other) => Err(Refusal::Submit(SubmitError::Unavailable(other.to_string()))),
     }
 }

@@ -53,9 +53,17 @@ impl Inner {
                 format!("the digest at log index {index} differs from the leader's: this index has diverged"),
             );
         }
+        if let Some(reason) = self.left_behind() {
+            return (false, reason);
+        }
         let Some((_, raft)) = self.member() else {
-            return (false, self.waiting_for());
+            // While the log is opened anew there is no Raft, and nothing that was ready is less so.
+            let reopening = self.room.is_reopening() && self.identity.get().is_some();
+            return if reopening { self.readiness() } else { (false, self.waiting_for()) };
         };
+        if let Some(why) = self.exile() {
+            return (false, why);
+        }
         let (leads, learner, own_commit) = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 
 /// The highest form of commands that this release reads and writes.
-pub(crate) const FEATURE_MAX: u32 = 1;
+pub const FEATURE_MAX: u32 = 1;
 const COMMAND: [u8; 4] = *b"PXCM";
 const MEMBERSHIP: [u8; 4] = *b"PXMB";
 const BLANK: [u8; 4] = *b"PXBL";

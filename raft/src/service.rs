@@ -3,16 +3,19 @@
 
 use crate::dial::MAX_NODE_MESSAGE_BYTES;
 use crate::face::SubmitError;
+use crate::fetch;
 use crate::generation;
 use crate::node::Inner;
 use crate::proposer::Refusal;
 use crate::record;
+use crate::room;
 use crate::types::{TypeConfig, pos_from_wire, vote_from_wire, wire_pos, wire_vote};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_server::{Node, NodeServer};
 use prefixd_storage::LogPos;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tonic::{Request, Response, Status, Streaming};
 
 /// The service of the node port.
@@ -35,9 +38,9 @@ fn ended(error: impl std::fmt::Display) -> Status {
 
 impl NodeService {
     /// The running Raft, after the header was checked against this node.
-    fn admit(&self, header: Option<&wire::PeerHeader>) -> Result<&crate::node::Raft, Status> {
+    fn admit(&self, header: Option<&wire::PeerHeader>) -> Result<crate::node::Raft, Status> {
         let header = header.ok_or_else(|| bad("header"))?;
-        let (me, raft) = self.0.member().ok_or_else(|| Status::unavailable("this node belongs to no cluster yet"))?;
+        let (me, raft) = self.0.member().ok_or_else(|| Status::unavailable(self.0.no_raft()))?;
         if header.cluster_id.as_ref() != me.cluster_id.to_be_bytes() {
             return Err(Status::failed_precondition(format!(
                 "cluster mismatch: the caller belongs to {}, this node ({}) to {:032x}",
@@ -52,14 +55,26 @@ impl NodeService {
                 header.to, me.node_id
             )));
         }
-        if header.feature_level > record::FEATURE_MAX {
+        if header.feature_level > self.0.config.feature_max {
             return Err(Status::failed_precondition(format!(
-                "feature level mismatch: the cluster is at {}, this release reads up to {}",
-                header.feature_level,
-                record::FEATURE_MAX
+                "feature level mismatch: the cluster is at {}, this node reads up to {}",
+                header.feature_level, self.0.config.feature_max
+            )));
+        }
+        let level = me.feature_level.load(Ordering::Relaxed);
+        if header.feature_max < level {
+            return Err(Status::failed_precondition(format!(
+                "feature level mismatch: the cluster is at {level}, the caller reads up to {}",
+                header.feature_max
             )));
         }
         Ok(raft)
+    }
+
+    /// Refuses what would be written, before anything is, while the disk is short of room.
+    fn has_room(&self) -> Result<(), Status> {
+        let Some(trouble) = self.0.room.trouble() else { return Ok(()) };
+        Err(room::refusal(&format!("{}: {trouble}", self.0.config.node_name)))
     }
 }
 
@@ -91,6 +106,9 @@ impl Node for NodeService {
         let request = request.into_inner();
         let raft = self.admit(request.header.as_ref())?;
         let vote = vote_from_wire(request.vote).ok_or_else(|| bad("vote"))?;
+        if !request.entries.is_empty() {
+            self.has_room()?;
+        }
         let entries = request
             .entries
             .into_iter()
@@ -147,9 +165,10 @@ impl Node for NodeService {
         let head = chunks.message().await?.and_then(|chunk| chunk.head).ok_or_else(|| bad("snapshot head"))?;
         let raft = self.admit(head.header.as_ref())?;
         let vote = vote_from_wire(head.vote).ok_or_else(|| bad("vote"))?;
+        self.has_room()?;
         let _one_at_a_time = self.0.receiving.lock().await;
         let store = self.0.snapshots.clone();
-        let cluster_id = self.0.member().map_or(0, |(me, _)| me.cluster_id);
+        let cluster_id = self.0.identity.get().map_or(0, |me| me.cluster_id);
         let file = generation::receive(store, cluster_id, &head.manifest, chunks)
             .await
             .map_err(|e| Status::aborted(format!("the snapshot was not taken in: {e}")))?;
@@ -158,6 +177,18 @@ impl Node for NodeService {
         let answer = raft.install_full_snapshot(vote, snapshot).await.map_err(ended)?;
         self.0.heard_leader(None);
         Ok(Response::new(wire::InstallSnapshotResponse { vote: Some(wire_vote(&answer.vote)) }))
+    }
+
+    type FetchSnapshotStream = fetch::Chunks;
+
+    async fn fetch_snapshot(
+        &self,
+        request: Request<wire::FetchSnapshotRequest>,
+    ) -> Result<Response<fetch::Chunks>, Status> {
+        let request = request.into_inner();
+        let raft = self.admit(request.header.as_ref())?;
+        let caller = request.header.map_or(0, |header| header.from);
+        self.0.serve_snapshot(&raft, caller, request.at_least).await.map(Response::new)
     }
 
     async fn transfer_leader(
@@ -180,7 +211,7 @@ impl Node for NodeService {
         let mut response = wire::ForwardResponse::default();
         let bytes = request.command.len();
         let outcome = match record::decode_forward(&request.command) {
-            Ok(command) => self.0.proposer.propose(command, bytes).await,
+            Ok(command) => self.0.propose_here(command, bytes).await,
             Err(error) => Err(Refusal::Unreadable(error.to_string())),
         };
         let outcome = match outcome {
@@ -201,6 +232,10 @@ impl Node for NodeService {
             Err(Refusal::Submit(SubmitError::Unavailable(reason))) => {
                 response.reason = reason;
                 Outcome::Unavailable
+            }
+            Err(Refusal::Submit(SubmitError::NoRoom(reason))) => {
+                response.reason = reason;
+                Outcome::NoRoom
             }
             Err(Refusal::Unreadable(reason)) => {
                 response.reason = reason;

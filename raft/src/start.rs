@@ -6,37 +6,40 @@ use crate::dial::Dialer;
 use crate::disk::StoredDisk;
 use crate::drivers;
 use crate::face::{BootstrapMode, Histogram, NodeConfig};
-use crate::generation::SnapshotFile;
+use crate::generation::{SnapshotFile, set_aside, tell_set_aside};
 use crate::lanes::{LaneLimits, Lanes};
-use crate::log::RaftLog;
-use crate::machine::Machine;
-use crate::membership::establish::{Established, Newcomer};
+use crate::life;
+use crate::log::{PresentLog, RaftLog};
+use crate::membership::establish::{Established, Newcomer, NotEstablished};
 use crate::membership::{Founder, Pace, Place, ReadinessLimits, must_join};
-use crate::network::{Network, PeerIdentity};
-use crate::node::{Inner, Node, Raft};
+use crate::network::PeerIdentity;
+use crate::node::{Inner, Mended, Node, Raft};
 use crate::proposer::{Proposer, ProposerTask};
 use crate::ready::Judge;
+use crate::room::Room;
 use crate::stamp::Stamps;
 use crate::types::{MemberNode, log_pos, wire_members};
 use crate::{admin, service, tls};
+use arc_swap::ArcSwapOption;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{InitializeError, RaftError};
 use prefixd_index::Index;
-use prefixd_storage::{DataDir, Identity, LogFile, LogOptions, LogStore, RedbLog, SnapshotStore};
+use prefixd_storage::{
+    DataDir, FailureKind, Identity, LogFile, LogOptions, LogPos, LogStore, RedbLog, Rejoin, SnapshotStore,
+};
 use rand::SeedableRng;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::AtomicU32;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Log entries that one AppendEntries carries at most, beside the limit in bytes.
-const APPEND_ENTRIES: u64 = 1_024;
-/// A joining or lagging node further behind than this gets a snapshot.
-const LAG_FOR_SNAPSHOT: u64 = 50_000;
+/// Connections on the node port: those of some members, and operators.
+const MAX_CONNECTIONS: usize = 1_024;
 
 /// Why a node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +55,7 @@ pub enum StartError {
     Config(String),
 }
 
-fn disk(error: impl std::fmt::Display) -> StartError {
+pub(crate) fn disk(error: impl std::fmt::Display) -> StartError {
     StartError::Disk(error.to_string())
 }
 
@@ -62,7 +65,16 @@ struct Opened {
     data_dir: DataDir,
     log: RedbLog,
     snapshots: SnapshotStore,
-    start: Start,
+    loaded: Loaded,
+}
+
+/// The state that was loaded, and what is the matter with it.
+pub(crate) struct Loaded {
+    pub(crate) start: Start,
+    /// Snapshots that were no good.
+    set_aside: u64,
+    /// The state is the empty one although the log is purged up to here: a peer must give a snapshot.
+    lost_before: Option<LogPos>,
 }
 
 /// Opens the disk, or makes a node of an empty one, and loads the newest snapshot that is whole. Blocking.
@@ -91,22 +103,24 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
         )));
     }
     let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
-    for bad in set_aside {
-        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
-    }
-    let start = load_snapshot(config, &identity, &log, &snapshots, hash_seed)?;
-    Ok(Opened { identity, data_dir, log, snapshots, start })
+    tell_set_aside(&set_aside);
+    let has_peers = config.peers.iter().any(|peer| peer.name != config.node_name);
+    let mut loaded = load_snapshot((&config.data_dir, has_peers), &identity, &log, &snapshots, hash_seed)?;
+    loaded.set_aside += set_aside.len() as u64;
+    Ok(Opened { identity, data_dir, log, snapshots, loaded })
 }
 
 /// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date.
-fn load_snapshot(
-    config: &NodeConfig,
+/// Without peers to fetch one from, a log that nothing reaches is an error.
+pub(crate) fn load_snapshot(
+    (data_dir, has_peers): (&Path, bool),
     identity: &Identity,
     log: &RedbLog,
     snapshots: &SnapshotStore,
     hash_seed: u64,
-) -> Result<Start, StartError> {
-    let purged = log.state().purged.map_or(0, |pos| pos.index);
+) -> Result<Loaded, StartError> {
+    let purged = log.state().purged;
+    let mut bad = 0;
     while let Some(generation) = snapshots.latest() {
         let file = SnapshotFile(generation.clone());
         let loaded = file.load(hash_seed).and_then(|index| Ok((index, file.meta()?)));
@@ -114,40 +128,35 @@ fn load_snapshot(
         match loaded {
             Ok((index, meta)) if !foreign => {
                 let applied = meta.last_log_id.as_ref().map(log_pos);
-                if applied.map_or(0, |pos| pos.index) < purged {
+                if applied.map(|pos| pos.index) < purged.map(|pos| pos.index) {
                     break;
                 }
-                return Ok(Start {
+                let start = Start {
                     index,
                     applied,
                     membership_at: meta.last_membership.log_id().as_ref().map(log_pos),
                     membership: meta.last_membership.membership().clone(),
-                });
+                };
+                return Ok(Loaded { start, set_aside: bad, lost_before: None });
             }
-            Ok(_) => set_aside(snapshots, &generation, "it belongs to another cluster")?,
-            Err(error) => set_aside(snapshots, &generation, &error.to_string())?,
+            Ok(_) => bad += set_aside(snapshots, &generation, "it belongs to another cluster").map_err(disk)?,
+            Err(error) => bad += set_aside(snapshots, &generation, &error.to_string()).map_err(disk)?,
         }
     }
-    if purged > 0 {
+    if let Some(purged) = purged
+        && (identity.cluster_id.is_none() || !has_peers)
+    {
         return Err(disk(format!(
-            "{dir}: the log is purged up to index {purged} and no snapshot that reaches it is whole. What this node \
-             acknowledged can't be rebuilt here: stop it, move {dir} away and start it again with an empty data \
-             directory and --bootstrap=never: it rejoins as a fresh learner",
-            dir = config.data_dir.display()
+            "{}: the log is purged up to index {}, no snapshot that reaches it is whole, and there is no peer to fetch \
+             one from. {}",
+            data_dir.display(),
+            purged.index,
+            Rejoin(data_dir)
         )));
     }
-    Ok(Start { index: Index::new(hash_seed), applied: None, membership_at: None, membership: Default::default() })
-}
-
-fn set_aside(
-    snapshots: &SnapshotStore,
-    generation: &Arc<prefixd_storage::Generation>,
-    why: &str,
-) -> Result<(), StartError> {
-    for bad in snapshots.set_aside(generation, why).map_err(disk)? {
-        tracing::error!(snapshot = %bad.path.display(), reason = bad.reason, "a snapshot is no good and was set aside");
-    }
-    Ok(())
+    let start =
+        Start { index: Index::new(hash_seed), applied: None, membership_at: None, membership: Default::default() };
+    Ok(Loaded { start, set_aside: bad, lost_before: purged })
 }
 
 impl Node {
@@ -160,13 +169,17 @@ impl Node {
     pub async fn start(config: NodeConfig, listener: TcpListener) -> Result<Node, StartError> {
         check(&config)?;
         let hash_seed = rand::random();
-        let fsync = Arc::new(Mutex::new(fsync_histogram()));
-        let failed = watch::Sender::new(None);
-        let (for_disk, options) = (config.clone(), log_options(fsync.clone(), failed.clone()));
+        let told = Told {
+            fsync: Arc::new(Mutex::new(fsync_histogram())),
+            failed: watch::Sender::new(None),
+            room: Arc::new(Room::new()),
+        };
+        let (for_disk, options) = (config.clone(), log_options(&told));
         let opened = tokio::task::spawn_blocking(move || open_disk(&for_disk, options, hash_seed));
         let opened = opened.await.map_err(|e| disk(format!("opening the disk failed: {e}")))??;
         let bound = listener.local_addr().map_err(StartError::Port)?;
-        let (inner, proposer) = assemble(config, opened, bound.to_string(), fsync, failed)?;
+        let (inner, proposer) = assemble(config, opened, bound.to_string(), hash_seed, told)?;
+        inner.look_at_room();
         let node = Node { inner: inner.clone() };
         serve(&node, listener)?;
         // Both hold the node and the node holds the way to them: what breaks the ring is the end of the node.
@@ -181,7 +194,7 @@ impl Node {
             return Err(StartError::Config("a node starts once".into()));
         }
         drivers::start(inner.clone());
-        tokio::spawn(find_place(inner, hash_seed));
+        tokio::spawn(find_place(inner));
         Ok(node)
     }
 }
@@ -208,14 +221,24 @@ fn fsync_histogram() -> Histogram {
     Histogram { bounds_seconds: bounds.to_vec(), counts: vec![0; bounds.len()], ..Histogram::default() }
 }
 
-fn log_options(
+/// Who is told what the log says of itself.
+#[derive(Clone)]
+struct Told {
     fsync: Arc<Mutex<Histogram>>,
     failed: watch::Sender<Option<String>>,
-) -> impl Fn(u128) -> LogOptions + Send + 'static {
+    room: Arc<Room>,
+}
+
+/// A full disk is survived (see [`crate::reopen`]); any other failure of the log ends the process.
+fn log_options(told: &Told) -> impl Fn(u128) -> LogOptions + Send + Sync + 'static {
+    let told = told.clone();
     move |store_uuid| {
-        let (fsync, failed) = (fsync.clone(), failed.clone());
+        let Told { fsync, failed, room } = told.clone();
         LogOptions {
             on_fatal: Some(Arc::new(move |failure| {
+                if failure.kind == FailureKind::DiskFull {
+                    return room.ended_full(failure.to_string());
+                }
                 tracing::error!(%failure, "the log store failed");
                 failed.send_if_modified(|why| why.is_none().then(|| *why = Some(failure.to_string())).is_some());
             })),
@@ -233,10 +256,13 @@ fn assemble(
     config: NodeConfig,
     opened: Opened,
     bound: String,
-    fsync: Arc<Mutex<Histogram>>,
-    failed: watch::Sender<Option<String>>,
+    hash_seed: u64,
+    told: Told,
 ) -> Result<(Arc<Inner>, ProposerTask), StartError> {
-    let Opened { identity, data_dir, log, snapshots, start } = opened;
+    let Opened { identity, data_dir, log, snapshots, loaded } = opened;
+    let log_options = Box::new(log_options(&told));
+    let Told { fsync, failed, room } = told;
+    let Loaded { start, set_aside, lost_before } = loaded;
     let on_end = failed.clone();
     let core = Core::start(start, move |why| {
         on_end.send_if_modified(|failed| failed.is_none().then(|| *failed = Some(why)).is_some());
@@ -250,22 +276,35 @@ fn assemble(
         incarnation: identity.incarnation,
         founder: Arc::new(founder),
         core,
-        log: RaftLog::new(Arc::new(log)),
+        log: PresentLog::new(RaftLog::new(Arc::new(log))),
+        log_options,
+        store_uuid: identity.store_uuid,
+        hash_seed,
+        room,
+        refusals: Arc::default(),
+        lost_before,
+        committed_seen: AtomicU64::default(),
+        mended: Mended { set_aside: set_aside.into(), ..Mended::default() },
         snapshots: Arc::new(snapshots),
-        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone() },
+        calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone(), feature_max: config.feature_max },
         dialer,
         proposer,
         lanes: OnceLock::new(),
         stamps: Stamps::default(),
         fsync,
         receiving: tokio::sync::Mutex::default(),
+        backing_up: Arc::default(),
         changing: Arc::default(),
         leader_changes: Default::default(),
         stopping: CancellationToken::new(),
         stopped: CancellationToken::new(),
-        member: OnceLock::new(),
+        identity: OnceLock::new(),
+        member: ArcSwapOption::empty(),
+        life: Mutex::default(),
         heard: Mutex::default(),
         judge: Mutex::new(Judge::new()),
+        level_proposed: AtomicU32::default(),
+        outcast: Mutex::default(),
         waiting: watch::Sender::new("starting".into()),
         failed,
         config,
@@ -276,7 +315,7 @@ fn assemble(
 /// Serves the node port until the node has stopped.
 fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
     let tls = node.inner.config.tls.as_ref().map(|tls| tls.port.clone());
-    let incoming = tls::incoming(listener, tls).map_err(StartError::Port)?;
+    let incoming = tls::incoming(listener, tls, tls::Room::new(MAX_CONNECTIONS)).map_err(StartError::Port)?;
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
@@ -295,7 +334,7 @@ fn serve(node: &Node, listener: TcpListener) -> Result<(), StartError> {
 }
 
 /// Founds, joins or goes on, and runs Raft from then on.
-async fn find_place(inner: Arc<Inner>, hash_seed: u64) {
+async fn find_place(inner: Arc<Inner>) {
     let newcomer = Newcomer {
         place: Place::new(&inner.config.node_name, &inner.config.peers, inner.config.bootstrap),
         peers: inner.config.peers.clone(),
@@ -308,7 +347,7 @@ async fn find_place(inner: Arc<Inner>, hash_seed: u64) {
     let mut rng = rand::rngs::StdRng::from_rng(&mut rand::rng());
     let outcome = tokio::select! {
         () = inner.stopping.cancelled() => return,
-        outcome = run_place(&inner, &newcomer, hash_seed, &mut rng) => outcome,
+        outcome = run_place(&inner, &newcomer, &mut rng) => outcome,
     };
     if let Err(why) = outcome {
         inner.fail(why);
@@ -318,11 +357,10 @@ async fn find_place(inner: Arc<Inner>, hash_seed: u64) {
 async fn run_place(
     inner: &Arc<Inner>,
     newcomer: &Newcomer<Calls, StoredDisk>,
-    hash_seed: u64,
     rng: &mut rand::rngs::StdRng,
 ) -> Result<(), String> {
     let established = newcomer.establish(rng).await.map_err(|e| e.to_string())?;
-    let raft = run_raft(inner, &established, hash_seed).await.map_err(|e| format!("Raft did not start: {e}"))?;
+    let raft = run_raft(inner, &established).await.map_err(|e| format!("Raft did not start: {e}"))?;
     let founder = established.found.is_some();
     if let Some(promise) = &established.found {
         let members: BTreeMap<u64, MemberNode> = promise
@@ -343,61 +381,51 @@ async fn run_place(
     let members = wire_members(raft.metrics().borrow_watched().membership_config.membership());
     let members: Vec<_> = members.into_iter().map(crate::calls::member_from_wire).collect();
     if established.join || must_join(&members, established.node_id, founder) {
-        newcomer.become_voter(established.cluster_id, rng).await.map_err(|e| e.to_string())?;
+        match newcomer.become_voter(established.cluster_id, rng).await {
+            // It stays, unready, and answers from what it has: only an operator lets it in again.
+            Err(NotEstablished::Refused(why)) => inner.cast_out(Some(why)),
+            outcome => outcome.map_err(|e| e.to_string())?,
+        }
     }
     Ok(())
 }
 
-async fn run_raft(inner: &Arc<Inner>, established: &Established, hash_seed: u64) -> Result<Raft, String> {
-    let me = Arc::new(PeerIdentity {
-        cluster_id: established.cluster_id,
-        node_id: established.node_id,
-        feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
+async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft, String> {
+    let me = inner.identity.get_or_init(|| {
+        Arc::new(PeerIdentity {
+            cluster_id: established.cluster_id,
+            node_id: established.node_id,
+            feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
+            feature_max: inner.config.feature_max,
+        })
     });
-    let network = Network {
-        me: me.clone(),
-        dialer: inner.dialer.clone(),
-        append_timeout: inner.config.timing.election_max * 2,
-        silent: Arc::default(),
-    };
-    let machine = Machine {
-        core: inner.core.clone(),
-        snapshots: inner.snapshots.clone(),
-        cluster_id: established.cluster_id,
-        preimage_entries: inner.config.limits.snapshot_preimage_entries,
-        hash_seed,
-    };
+    if let Some(purged) = inner.lost_before {
+        inner.rebuild(me, purged).await?;
+    }
     let committed = inner.log.store().state().committed.map_or(0, |pos| pos.index);
-    let config = Arc::new(raft_config(inner).validate().map_err(|e| e.to_string())?);
-    let raft =
-        Raft::new(established.node_id, config, network, inner.log.clone(), machine).await.map_err(|e| e.to_string())?;
+    let raft = life::begin(inner, me.clone()).await?;
     let limits = ReadinessLimits {
         leader_wait: inner.config.timing.election_max * 2,
         max_lag_entries: inner.config.limits.max_lag_entries,
     };
     inner.judge.lock().unwrap_or_else(PoisonError::into_inner).began(limits, committed);
-    inner.member.set((me, raft.clone())).map_err(|_| "it runs already".to_owned())?;
     Ok(raft)
 }
 
-fn raft_config(inner: &Inner) -> openraft::Config {
-    let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-    let timing = &inner.config.timing;
-    openraft::Config {
-        cluster_name: "prefixd".into(),
-        heartbeat_interval: millis(timing.heartbeat),
-        election_timeout_min: millis(timing.election_min),
-        election_timeout_max: millis(timing.election_max),
-        install_snapshot_timeout: 60_000,
-        max_payload_entries: APPEND_ENTRIES,
-        replication_lag_threshold: LAG_FOR_SNAPSHOT,
-        // Snapshots and purges are asked for by this crate's own driver, which counts bytes as well as entries.
-        snapshot_policy: openraft::SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: u64::MAX,
-        enable_pre_vote: Some(true),
-        // Entries go to followers while the leader's own disk still writes them. A leader that came back in its old term
-        // could so give an index that a follower holds to another entry of the same term.
-        enable_leader_restore: Some(false),
-        ..openraft::Config::default()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prefixd_storage::Failure;
+
+    #[test]
+    fn a_full_disk_is_survived_and_every_other_failure_of_the_log_ends_the_process() {
+        let kinds = [FailureKind::DiskFull, FailureKind::Io, FailureKind::Corrupt, FailureKind::Panicked];
+        for kind in kinds {
+            let told = Told { fsync: Arc::default(), failed: watch::Sender::new(None), room: Arc::new(Room::new()) };
+            let failure = Failure { kind, operation: "a sync".into(), detail: "it failed".into() };
+            log_options(&told)(7).on_fatal.into_iter().for_each(|on_fatal| on_fatal(&failure));
+            let survived = kind == FailureKind::DiskFull;
+            assert_eq!((told.room.is_reopening(), told.failed.borrow().is_none()), (survived, survived), "{kind:?}");
+        }
     }
 }

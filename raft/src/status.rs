@@ -2,9 +2,9 @@
 
 use crate::dial::Dialer;
 use crate::face::{MemberStatus, NodeStatus, Role};
+use crate::margin::quorum_margin;
 use crate::membership::Promise;
 use crate::node::{Inner, wall_us};
-use crate::record;
 use crate::types::{TypeConfig, wire_members};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
@@ -41,11 +41,12 @@ impl Inner {
             committed_index: state.committed.map(|pos| pos.index),
             applied_index: summary.applied.map(|pos| pos.index),
             feature_level: summary.meta.feature_level,
-            feature_max: record::FEATURE_MAX,
+            feature_max: self.config.feature_max,
             release: env!("CARGO_PKG_VERSION").into(),
             incarnation: self.incarnation,
             cluster_time_us: self.core.published.now_us(),
             ready: self.readiness().0,
+            short_of_room: self.room.trouble().is_some(),
         }
     }
 
@@ -68,10 +69,17 @@ impl Inner {
 
     pub(crate) fn status(&self) -> NodeStatus {
         let disk = self.founder.state();
+        // In this order, so that what is purged never looks newer than its snapshot, nor a snapshot than what is applied,
+        // nor that than what is committed.
+        let purged_index = self.log.store().state().purged.map_or(0, |pos| pos.index);
+        let snapshot_index = self.snapshot_index();
         let summary = self.core.published.summary();
         let metrics = self.metrics();
         let state = self.log.store().state();
-        let (ready, unready_reason) = self.readiness();
+        let (ready, mut unready_reason) = self.readiness();
+        if ready && let Some(trouble) = self.room.trouble() {
+            unready_reason = trouble;
+        }
         let wall = wall_us();
         let now = self.core.published.now_us();
         let latest = self.snapshots.latest();
@@ -84,8 +92,8 @@ impl Inner {
             last_log_index: state.last.map_or(0, |pos| pos.index),
             committed_index: state.committed.map_or(0, |pos| pos.index),
             applied_index: summary.applied.map_or(0, |pos| pos.index),
-            snapshot_index: self.snapshot_index(),
-            purged_index: state.purged.map_or(0, |pos| pos.index),
+            snapshot_index,
+            purged_index,
             log_bytes: self.log.store().stats().disk_bytes,
             snapshot_bytes: latest.as_ref().map_or(0, |generation| generation.bytes()),
             snapshot_age_seconds: latest
@@ -101,6 +109,11 @@ impl Inner {
             feature_level: summary.meta.feature_level,
             queue_bytes: self.lanes.get().map_or(0, |lanes| lanes.waiting_bytes() as u64),
             disk_free_bytes: prefixd_storage::disk_free_bytes(&self.config.data_dir).unwrap_or(0),
+            disk_reserve_bytes: self.room.reserve_bytes(),
+            disk_condition: self.room.condition(),
+            log_reopenings: self.room.reopenings(),
+            snapshots_set_aside: self.mended.set_aside.load(Ordering::Relaxed),
+            snapshots_fetched: self.mended.fetched.load(Ordering::Relaxed),
             sweeps: summary.sweeps,
             audit_mismatches: summary.audit_mismatches,
             duplicate_batches: summary.duplicate_batches,
@@ -108,7 +121,11 @@ impl Inner {
         };
         if let Some(metrics) = metrics {
             fill_from_raft(&mut status, &metrics, &self.dialer);
+            status.quorum_margin = margin(&metrics, self.config.timing.election_max);
         }
+        // A log that was opened anew may not remember all that is known to be committed.
+        let seen = self.committed_seen.fetch_max(status.committed_index, Ordering::Relaxed);
+        status.committed_index = status.committed_index.max(seen).max(status.applied_index);
         status
     }
 }
@@ -131,6 +148,7 @@ fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>, di
         .into_iter()
         .map(|member| MemberStatus {
             lag: lag(metrics, member.node_id),
+            heard_ms: heard_ms(metrics, member.node_id),
             node_id: member.node_id,
             node_addr: dialer.addr(&member.name, &member.node_addr).to_owned(),
             name: member.name,
@@ -149,4 +167,22 @@ fn lag(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
     }
     let matched = metrics.replication.as_ref()?.get(&id)?.as_ref().map_or(0, |pos| pos.index());
     Some(last.saturating_sub(matched))
+}
+
+/// Milliseconds since the leader heard of a member; 0 for itself.
+fn heard_ms(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
+    if id == metrics.id && metrics.state == ServerState::Leader {
+        return Some(0);
+    }
+    let at = metrics.heartbeat.as_ref()?.get(&id)?.as_ref()?;
+    Some(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How many more voters may be lost, as the leader knows.
+fn margin(metrics: &RaftMetrics<TypeConfig>, silence: Duration) -> Option<i64> {
+    if metrics.state != ServerState::Leader {
+        return None;
+    }
+    let is_heard = |id| heard_ms(metrics, id).is_some_and(|ms| u128::from(ms) <= silence.as_millis());
+    quorum_margin(metrics.membership_config.membership().get_joint_config(), is_heard)
 }

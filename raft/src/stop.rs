@@ -1,9 +1,15 @@
-//! The planned end of a node: leadership goes to another, Raft ends, the log is closed. Membership stays as it is.
+//! The planned end of a node: leadership goes to another, what was taken in is answered, Raft ends, the log is closed.
+//! Membership stays as it is. Each step has a limit, and none of them may keep a node from ending.
 
 use crate::node::{Inner, Raft};
-use crate::types::TypeConfig;
+use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{RaftMetrics, ServerState};
+use std::time::Duration;
+
+/// Voters that are asked to take over, one after the other, each for an election timeout.
+const SUCCESSORS_ASKED: usize = 2;
+/// How long a change of the membership under way may take to end.
+const CHANGE_WAIT: Duration = Duration::from_secs(1);
 
 impl Inner {
     pub(crate) async fn stop(&self) {
@@ -12,7 +18,8 @@ impl Inner {
             self.stopped.cancel();
             return;
         };
-        self.hand_over(me.node_id, raft).await;
+        self.resign(me.node_id, &raft).await;
+        self.drain().await;
         if let Err(error) = raft.shutdown().await {
             tracing::warn!(%error, "Raft did not end cleanly");
         }
@@ -26,30 +33,63 @@ impl Inner {
         }
     }
 
-    /// Names a voter that is close behind as the next leader, and waits a moment for it to lead.
-    async fn hand_over(&self, own_id: u64, raft: &Raft) {
-        let metrics = raft.metrics().borrow_watched().clone();
-        if metrics.state != ServerState::Leader {
-            return;
+    /// Hands leadership to the voter that has most of the log; to the next best if that one doesn't take it.
+    async fn resign(&self, own_id: u64, raft: &Raft) {
+        // A change that is cut in two is finished by the next leader, but not as soon.
+        let _one_at_a_time = tokio::time::timeout(CHANGE_WAIT, self.changing.lock()).await;
+        let mut asked = Vec::new();
+        while asked.len() < SUCCESSORS_ASKED {
+            let metrics = raft.metrics().borrow_watched().clone();
+            if metrics.state != ServerState::Leader {
+                return;
+            }
+            let Some(successor) = self.with_roster(&metrics, |roster| roster.successor(&asked)) else { return };
+            asked.push(successor);
+            match self.hand_over(own_id, raft, successor).await {
+                Ok(leader) => return tracing::info!(leader = format!("{leader:016x}"), "leadership was handed over"),
+                Err(why) => {
+                    tracing::warn!(successor = format!("{successor:016x}"), why, "leadership was not taken over")
+                }
+            }
         }
-        let Some(successor) = successor(own_id, &metrics) else { return };
-        if let Err(error) = raft.trigger().transfer_leader(successor).await {
-            tracing::warn!(%error, "leadership could not be handed over");
-            return;
-        }
+    }
+
+    /// Names the next leader and waits for one; returns its id. A node that named a successor leads no more: if that one
+    /// fails, an election finds another, this node perhaps.
+    pub(crate) async fn hand_over(&self, own_id: u64, raft: &Raft, successor: u64) -> Result<u64, String> {
         let mut watched = raft.metrics();
-        let gone = async {
-            while watched.borrow_watched().current_leader == Some(own_id) && watched.changed().await.is_ok() {}
+        let term = watched.borrow_watched().current_term;
+        raft.trigger().transfer_leader(successor).await.map_err(|e| e.to_string())?;
+        let moved = async {
+            loop {
+                let leader = {
+                    let metrics = watched.borrow_watched();
+                    metrics.current_leader.filter(|id| *id != own_id || metrics.current_term > term)
+                };
+                if let Some(leader) = leader {
+                    return Ok(leader);
+                }
+                watched.changed().await.map_err(|_| "Raft has ended".to_owned())?;
+            }
         };
-        if tokio::time::timeout(self.config.timing.election_max, gone).await.is_err() {
-            tracing::info!(successor = format!("{successor:016x}"), "nobody took leadership over in time");
+        let limit = self.config.timing.election_max;
+        match tokio::time::timeout(limit, moved).await {
+            Ok(Ok(leader)) if leader != own_id => Ok(leader),
+            Ok(Ok(_)) => Err("this node was elected again".into()),
+            Ok(Err(ended)) => Err(ended),
+            Err(_) => Err(format!("nobody led within {limit:?}")),
+        }
+    }
+
+    /// Waits until what was taken in is committed, applied here and answered. A leader does that in no time; without one
+    /// nothing would come of it.
+    async fn drain(&self) {
+        let Some(lanes) = self.lanes.get() else { return };
+        if tokio::time::timeout(self.config.timing.election_max, lanes.drained()).await.is_err() {
+            tracing::warn!("some of what was taken in is not known to be committed");
         }
     }
 }
 
-/// The voter that has most of the log.
-fn successor(own_id: u64, metrics: &RaftMetrics<TypeConfig>) -> Option<u64> {
-    let voters: Vec<u64> = metrics.membership_config.membership().voter_ids().filter(|id| *id != own_id).collect();
-    let replication = metrics.replication.as_ref()?;
-    voters.into_iter().filter_map(|id| Some((replication.get(&id)?.as_ref()?.index(), id))).max().map(|(_, id)| id)
-}
+#[cfg(test)]
+mod tests;

@@ -12,14 +12,15 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use prefixd_index::Index;
 use prefixd_index::command::ClusterMeta;
 use prefixd_index::delta::{Delta, Exact, PrefixEntry, Update};
-use prefixd_storage::{LogOptions, RedbLog, SnapshotStore};
+use prefixd_storage::{DataDir, LogOptions, LogPos, LogRecord, LogStore, RedbLog, SnapshotStore, codec};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Longest wait for what takes a moment; CI machines stall.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 struct OnDisk;
 
@@ -43,9 +44,9 @@ async fn openrafts_storage_suite_passes() {
     Suite::test_all(OnDisk).await.unwrap();
 }
 
-fn config(dir: &TempDir) -> NodeConfig {
+pub(crate) fn config(dir: &Path) -> NodeConfig {
     NodeConfig {
-        data_dir: dir.path().to_owned(),
+        data_dir: dir.to_owned(),
         node_name: "n0".into(),
         peers: Vec::new(),
         bootstrap: BootstrapMode::Solo,
@@ -54,15 +55,16 @@ fn config(dir: &TempDir) -> NodeConfig {
         timing: Timing::default(),
         limits: Limits::default(),
         tls: None,
+        feature_max: crate::FEATURE_MAX,
     }
 }
 
 /// Starts a node on a disk that an earlier one may be just letting go of.
-async fn started(dir: &TempDir) -> Node {
+pub(crate) async fn started(dir: &TempDir) -> Node {
     let began = Instant::now();
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        match Node::start(config(dir), listener).await {
+        match Node::start(config(dir.path()), listener).await {
             Ok(node) => return node,
             Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
         }
@@ -70,7 +72,7 @@ async fn started(dir: &TempDir) -> Node {
     }
 }
 
-async fn ready(node: &Node) {
+pub(crate) async fn ready(node: &Node) {
     let began = Instant::now();
     while !node.readiness().0 {
         assert!(began.elapsed() < PATIENCE, "{:?}", node.readiness());
@@ -104,4 +106,37 @@ async fn a_stopped_node_lets_go_of_its_disk_and_comes_back_with_what_it_held() {
     assert_eq!((node.totals().entries, node.status().incarnation), (1, 2));
     assert_eq!(node.digest(None).unwrap().1, before.1);
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_committed_command_of_a_later_release_stops_the_node_with_both_versions() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = started(&dir).await;
+    ready(&node).await;
+    node.stop().await;
+    drop(node);
+    let data_dir = loop {
+        match DataDir::open(dir.path()) {
+            Ok(data_dir) => break data_dir,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    let (_, log) = data_dir.load(LogOptions::new).unwrap();
+    let last = log.state().last.unwrap();
+    let pos = LogPos { index: last.index + 1, ..last };
+    let body = codec::encode(*b"PXCM", 2, &"what this release knows nothing of").unwrap().into();
+    log.append(vec![LogRecord { pos, body }], Box::new(|done| done.unwrap())).unwrap();
+    log.save_committed(Some(pos));
+    log.close().unwrap();
+    drop((log, data_dir));
+    // Again and again: a node never skips an entry.
+    for _ in 0..2 {
+        let node = started(&dir).await;
+        let why = tokio::time::timeout(PATIENCE, node.failed()).await.expect("the node goes on");
+        assert!(why.contains("format version 2 is not readable by this release, which reads 1 to 1"), "{why}");
+        assert!(why.contains(&format!("log entry {} can't be read", pos.index)), "{why}");
+        assert!(node.applied_index() < pos.index);
+        node.stop().await;
+        drop(node);
+    }
 }

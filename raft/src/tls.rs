@@ -1,6 +1,7 @@
 //! TLS around connections, both ends: accepting with the newest server configuration and dialling with the newest
 //! client configuration. Where the configurations come from is their owner's business: this module reads no file and
-//! decides nobody's trust. Handshakes are bounded in time and number, so that silent peers cost nothing lasting.
+//! decides nobody's trust. Connections are bounded in number and handshakes in time as well, so that silent peers cost
+//! nothing lasting.
 
 use rustls::pki_types::ServerName;
 use std::fmt;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -58,11 +59,49 @@ impl fmt::Debug for NodeTls {
     }
 }
 
+/// How many connections a port holds. One over the number is closed before its handshake: a client then tries another
+/// node at once, where waiting in a queue would hold it up.
+#[derive(Clone, Debug)]
+pub struct Room {
+    free: Arc<Semaphore>,
+    connections: usize,
+    turned_away: Arc<AtomicU64>,
+}
+
+impl Room {
+    /// Room for this many connections.
+    pub fn new(connections: usize) -> Self {
+        let connections = connections.min(Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(connections)), connections, turned_away: Arc::default() }
+    }
+
+    /// Connections that are open now.
+    pub fn open(&self) -> u64 {
+        (self.connections - self.free.available_permits()) as u64
+    }
+
+    /// Connections that were closed for want of room.
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Option<OwnedSemaphorePermit> {
+        let taken = self.free.clone().try_acquire_owned().ok();
+        if taken.is_none() {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
 /// One accepted connection, with or without TLS.
-pub enum Connection {
-    /// Bare TCP.
+pub struct Connection {
+    socket: Socket,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Socket {
     Plain(TcpStream),
-    /// TLS, shaken.
     Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
 }
 
@@ -73,15 +112,21 @@ pub enum Connection {
 pub fn incoming(
     listener: std::net::TcpListener,
     tls: Option<PortTls>,
-) -> io::Result<impl Stream<Item = io::Result<Connection>> + Send + 'static> {
+    room: Room,
+) -> io::Result<impl Stream<Item = io::Result<Connection>> + Send + Unpin + 'static> {
     listener.set_nonblocking(true)?;
     let listener = TcpListener::from_std(listener)?;
     let (accepted, waiting) = mpsc::channel(MAX_WAITING);
-    tokio::spawn(accept(listener, tls, accepted));
+    tokio::spawn(accept(listener, tls, room, accepted));
     Ok(tokio_stream::wrappers::ReceiverStream::new(waiting))
 }
 
-async fn accept(listener: TcpListener, tls: Option<PortTls>, accepted: mpsc::Sender<io::Result<Connection>>) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    room: Room,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let mut log = FailureLog::default();
     let (failed, mut failures) = mpsc::channel::<String>(1);
@@ -89,19 +134,20 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, accepted: mpsc::Sen
         let permit = handshakes.clone().acquire_owned();
         let tcp = tokio::select! {
             () = accepted.closed() => return,
-            Some(why) = failures.recv() => { log.say(&why); continue }
+            Some(why) = failures.recv() => { log.say("a TLS handshake failed", &why); continue }
             tcp = async { (permit.await, listener.accept().await) } => tcp,
         };
         let (Ok(permit), tcp) = tcp else { return };
-        let Ok((tcp, _)) = tcp else {
+        let Ok((tcp, _)) = tcp.map_err(|error| log.say("a connection was not accepted", &error.to_string())) else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
+        let Some(place) = room.take() else { continue };
         // Without it small messages wait for acknowledgements; a socket that refuses it works all the same.
         let _ = tcp.set_nodelay(true);
         let Some(tls) = &tls else {
             drop(permit);
-            if accepted.send(Ok(Connection::Plain(tcp))).await.is_err() {
+            if accepted.send(Ok(Connection { socket: Socket::Plain(tcp), _place: place })).await.is_err() {
                 return;
             }
             continue;
@@ -110,7 +156,7 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, accepted: mpsc::Sen
         tokio::spawn(async move {
             match shake(tcp, &tls).await {
                 // The port may have closed meanwhile.
-                Ok(connection) => drop(accepted.send(Ok(connection)).await),
+                Ok(socket) => drop(accepted.send(Ok(Connection { socket, _place: place })).await),
                 Err(why) => {
                     tls.failures.fetch_add(1, Ordering::Relaxed);
                     // A full log drops the line; the counter has it.
@@ -122,25 +168,25 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, accepted: mpsc::Sen
     }
 }
 
-async fn shake(tcp: TcpStream, tls: &PortTls) -> Result<Connection, String> {
+async fn shake(tcp: TcpStream, tls: &PortTls) -> Result<Socket, String> {
     let peer = tcp.peer_addr().map_or_else(|_| "a peer that left".to_owned(), |addr| addr.to_string());
     let acceptor = TlsAcceptor::from((tls.server)());
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(tcp)).await {
-        Ok(Ok(stream)) => Ok(Connection::Tls(Box::new(stream))),
+        Ok(Ok(stream)) => Ok(Socket::Tls(Box::new(stream))),
         Ok(Err(error)) => Err(format!("{peer}: {error}")),
         Err(_) => Err(format!("{peer}: no handshake within {HANDSHAKE_TIMEOUT:?}")),
     }
 }
 
-/// Says of failed handshakes as much as a reader needs: whoever may knock must not be able to fill the log.
+/// Says of connections that failed as much as a reader needs: whoever may knock must not be able to fill the log.
 #[derive(Default)]
 struct FailureLog(Option<Instant>);
 
 impl FailureLog {
-    fn say(&mut self, why: &str) {
+    fn say(&mut self, what: &str, why: &str) {
         if self.0.is_none_or(|last| last.elapsed() >= LOG_INTERVAL) {
             self.0 = Some(Instant::now());
-            tracing::warn!(why, "a TLS handshake failed (others within {LOG_INTERVAL:?} are only counted)");
+            tracing::warn!(why, "{what} (no line about others within {LOG_INTERVAL:?})");
         }
     }
 }
@@ -184,27 +230,27 @@ impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
-        match self {
-            Self::Plain(tcp) => tcp.connect_info(),
-            Self::Tls(tls) => tls.get_ref().0.connect_info(),
+        match &self.socket {
+            Socket::Plain(tcp) => tcp.connect_info(),
+            Socket::Tls(tls) => tls.get_ref().0.connect_info(),
         }
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_read(context, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_read(context, buf),
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_read(context, buf),
+            Socket::Tls(tls) => Pin::new(tls).poll_read(context, buf),
         }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write(context, buf),
-            Self::Tls(tls) => Pin::new(tls).poll_write(context, buf),
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write(context, buf),
+            Socket::Tls(tls) => Pin::new(tls).poll_write(context, buf),
         }
     }
 
@@ -213,30 +259,30 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, bufs),
-            Self::Tls(tls) => Pin::new(tls).poll_write_vectored(context, bufs),
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, bufs),
+            Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(context, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(tcp) => tcp.is_write_vectored(),
-            Self::Tls(tls) => tls.is_write_vectored(),
+        match &self.socket {
+            Socket::Plain(tcp) => tcp.is_write_vectored(),
+            Socket::Tls(tls) => tls.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_flush(context),
-            Self::Tls(tls) => Pin::new(tls).poll_flush(context),
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(context),
+            Socket::Tls(tls) => Pin::new(tls).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Self::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
+            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(context),
         }
     }
 }

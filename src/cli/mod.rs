@@ -1,14 +1,18 @@
 //! The command line: one binary, one subcommand a purpose. Each subcommand brings its own `Args` and an async `run`
 //! that returns the exit code: 0 for success, 1 for failure, 2 for a wrong use.
 
+pub mod backup;
+pub mod bench;
 pub mod dev;
 mod input;
 pub mod lookup;
-mod print;
+pub(crate) mod print;
+pub mod recover;
 pub mod replay;
 pub mod report;
+pub mod restore;
 mod scope;
-mod table;
+pub mod table;
 mod target;
 mod wire_json;
 
@@ -33,6 +37,12 @@ pub enum Command {
     Serve(Box<ServeArgs>),
     /// Ask a node how it is, by its node port.
     Ctl(ctl::Args),
+    /// Make a cluster of one of this disk, after a quorum was lost for good.
+    Recover(recover::Args),
+    /// Judge and describe backup files; `prefixd ctl backup` takes them.
+    Backup(backup::Args),
+    /// Make a new cluster's first data directory of a backup.
+    Restore(restore::Args),
     /// Run a cluster of real processes on this machine.
     Dev(dev::Args),
     /// Ask which replicas hold a prompt's prefix.
@@ -41,6 +51,8 @@ pub enum Command {
     Report(report::Args),
     /// Replay a request trace against simulated engines.
     Replay(replay::Args),
+    /// Put load on a live cluster and measure it.
+    Bench(bench::Args),
 }
 
 /// Runs one subcommand to its end.
@@ -51,9 +63,13 @@ pub async fn run(command: Command) -> ExitCode {
             serve::run(*args).await
         }
         Command::Ctl(args) => ctl::run(args).await,
+        Command::Recover(args) => recover::run(args).await,
+        Command::Backup(args) => backup::run(args).await,
+        Command::Restore(args) => restore::run(args).await,
         Command::Dev(args) => dev::run(args).await,
         Command::Lookup(args) => lookup::run(args).await,
         Command::Report(args) => report::run(args).await,
         Command::Replay(args) => replay::run(args).await,
+        Command::Bench(args) => bench::run(args).await,
     }
 }

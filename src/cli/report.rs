@@ -271,6 +271,7 @@ fn event(r#type: pb::cache_event::Type) -> Report {
 
 /// Fills in whose cache it is.
 fn complete(args: &Args, report: &mut Report) -> Result<(), String> {
+    let is_update = matches!(report, Report::Update(_));
     let (replica, tenant, model, adapter, timestamp_us) = match report {
         Report::Update(update) => {
             args.scope.scheme_into(&mut update.hash_scheme);
@@ -293,6 +294,9 @@ fn complete(args: &Args, report: &mut Report) -> Result<(), String> {
     args.scope.tenant_into(tenant);
     args.scope.model_into(model);
     args.scope.adapter_into(adapter);
+    if is_update && (tenant.is_empty() || model.is_empty()) {
+        return Err("an update needs a tenant and a model: a node drops it without".into());
+    }
     if *timestamp_us == 0 {
         *timestamp_us = args.timestamp_us;
     }
@@ -370,6 +374,7 @@ mod tests {
     fn mistakes_are_named() {
         for (line, word) in [
             ("--blocks 0a", "--replica"),
+            ("--replica r --blocks 0a --tenant=", "needs a tenant"),
             ("--replica r --evict", "--blocks"),
             ("--replica r --clear --blocks 0a", "cannot be used with"),
             ("--replica r --clear --touch", "cannot be used with"),

@@ -81,6 +81,11 @@ fn certificates(knobs: &Knobs, problems: &mut Vec<Problem>) {
         (None, None, Some(_)) => wrong("tls_client_ca_file", "needs --tls-cert-file and --tls-key-file"),
         _ => {}
     }
+    match (&knobs.internal_tls_cert_file, &knobs.internal_tls_key_file) {
+        (Some(_), None) => wrong("internal_tls_cert_file", "needs --internal-tls-key-file"),
+        (None, Some(_)) => wrong("internal_tls_key_file", "needs --internal-tls-cert-file"),
+        _ => {}
+    }
     let node = [
         ("node_tls_cert_file", &knobs.node_tls_cert_file),
         ("node_tls_key_file", &knobs.node_tls_key_file),
@@ -147,6 +152,10 @@ fn node_name(knobs: &Knobs, host_name: Option<&str>, problems: &mut Vec<Problem>
     let names: BTreeSet<_> = knobs.peers.iter().map(|p| p.name.as_str()).collect();
     if names.len() < knobs.peers.len() {
         problems.push(Problem::plain("peers", "names a member twice"));
+    }
+    let addrs: BTreeSet<_> = knobs.peers.iter().map(|p| p.addr.as_str()).collect();
+    if addrs.len() < knobs.peers.len() {
+        problems.push(Problem::plain("peers", "has two members at one address"));
     }
     if knobs.peers.len() > MAX_PEERS {
         problems.push(Problem::plain("peers", &format!("names more than {MAX_PEERS} members")));

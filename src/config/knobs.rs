@@ -111,6 +111,10 @@ knobs! {
         tls_key_file: Option<PathBuf> = "", parse::optional(parse::path);
         #[doc = "CA that clients of --grpc-addr must have a certificate of; none is demanded unless set."]
         tls_client_ca_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Certificate chain of --internal-addr in PEM; TLS is off there unless set."]
+        internal_tls_cert_file: Option<PathBuf> = "", parse::optional(parse::path);
+        #[doc = "Its private key in PEM."]
+        internal_tls_key_file: Option<PathBuf> = "", parse::optional(parse::path);
         #[doc = "This node's certificate chain in PEM, shown by --node-addr and to the other nodes; mutual TLS is off unless set."]
         node_tls_cert_file: Option<PathBuf> = "", parse::optional(parse::path);
         #[doc = "Its private key in PEM."]
@@ -213,6 +217,8 @@ knobs! {
         max_message_bytes: usize = "8MiB", parse::bytes(64 << 10..=1 << 30);
         #[doc = "Most bytes of updates that one ingest stream may have unacknowledged."]
         max_unacked_bytes: usize = "8MiB", parse::bytes(64 << 10..=1 << 30);
+        #[doc = "Most connections on --grpc-addr; one over it is closed before any handshake."]
+        max_grpc_connections: u64 = "8192", parse::whole(1..=1_000_000);
         #[doc = "Most concurrent calls on one gRPC connection."]
         max_concurrent_streams: u64 = "1024", parse::whole(1..=1_000_000);
         #[doc = "Most calls under way on --grpc-addr, ReportCacheState aside; over it LookupRoute answers TIMEOUT, the others RESOURCE_EXHAUSTED."]
@@ -225,7 +231,7 @@ knobs! {
         grpc_keepalive_interval: Duration = "20s", parse::duration(ms(100)..=days(1));
         #[doc = "How long that sign may take before the connection is dropped."]
         grpc_keepalive_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
-        #[doc = "Most connections on each of --http-addr and --internal-addr; more wait to be accepted."]
+        #[doc = "Most connections on each of --http-addr and --internal-addr; more wait to be served."]
         max_http_connections: u64 = "512", parse::whole(1..=65_536);
         #[doc = "How long the head of an HTTP request, or its body, may take, and how long a connection may be idle."]
         http_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
@@ -251,6 +257,8 @@ knobs! {
         snapshot_log_entries: u64 = "20000", parse::whole(10..=1_000_000_000);
         #[doc = "Log entries kept behind a snapshot for short outages."]
         keep_log_entries: u64 = "5000", parse::whole(0..=1_000_000_000);
+        #[doc = "Free bytes of the disk below which this node takes no ingest and no log entries in, and answers lookups alone; 0 for no reserve. Default: room for one snapshot and two segments of the log (64MiB each)."]
+        disk_reserve_bytes: Option<usize> = "", parse::optional(parse::bytes(0..=MAX));
         #[doc = "Entries that may change while a snapshot is being taken, before it is given up and retried."]
         snapshot_preimage_entries: u64 = "1000000", parse::whole(1_000..=1_000_000_000);
     }

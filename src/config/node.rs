@@ -33,9 +33,11 @@ impl Config {
                 snapshot_log_entries: knobs.snapshot_log_entries,
                 keep_log_entries: knobs.keep_log_entries,
                 max_lag_entries: knobs.max_lag,
+                disk_reserve_bytes: knobs.disk_reserve_bytes.map(|bytes| bytes as u64),
                 snapshot_preimage_entries: usize::try_from(knobs.snapshot_preimage_entries).unwrap_or(usize::MAX),
             },
             tls: None,
+            feature_max: prefixd_raft::FEATURE_MAX,
         }
     }
 

@@ -102,10 +102,12 @@ pub fn host_port(given: &str) -> Parsed<String> {
 
 /// The members as name=host:port, separated by commas; empty for none.
 pub fn peers(given: &str) -> Parsed<Vec<Peer>> {
-    let allowed = || "members as name=host:port, separated by commas".to_owned();
     let one = |item: &str| {
-        let (name, addr) = item.trim().split_once('=').ok_or_else(allowed)?;
-        Ok(Peer { name: member_name(name).map_err(|_| allowed())?, addr: host_port(addr).map_err(|_| allowed())? })
+        let refused = |why: &str| format!("members as name=host:port, separated by commas; of {item:?}, {why}");
+        let (name, addr) = item.trim().split_once('=').ok_or_else(|| refused("there is no '='"))?;
+        let name = member_name(name).map_err(|allowed| refused(&format!("the name must be {allowed}")))?;
+        let addr = host_port(addr).map_err(|allowed| refused(&format!("the address must be {allowed}")))?;
+        Ok(Peer { name, addr })
     };
     if given.is_empty() { Ok(Vec::new()) } else { given.split(',').map(one).collect() }
 }

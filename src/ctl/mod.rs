@@ -1,10 +1,14 @@
 //! `prefixd ctl`: asks one node over its node port and shows the answer to people, or as JSON to programs. It changes
 //! nothing but through the node's admin service, and it never opens a data directory.
 
+mod backup;
+mod member;
 mod policy;
 mod show;
 
+use backup::Backup;
 use clap::Subcommand;
+use member::Member;
 use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
@@ -21,7 +25,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A node port.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN", global = true)]
     admin: String,
     /// The CA of the node port, in PEM; dials with TLS.
     #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_CA", global = true)]
@@ -38,8 +42,14 @@ pub struct Args {
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
-    /// Give up after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    /// Give up after this many seconds; a backup, after this many without a word from the node.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u64).range(1..=3_600),
+        global = true
+    )]
     timeout: u64,
     #[command(subcommand)]
     what: What,
@@ -57,9 +67,20 @@ enum What {
     },
     /// Remove what has expired, now.
     Sweep,
+    /// Bring the state of the node, whole and at one log position, into a file.
+    Backup(Backup),
     /// Policies and quotas of tenants.
     #[command(subcommand)]
     Policy(Policy),
+    /// The members of the cluster, and who becomes or stays one.
+    #[command(subcommand)]
+    Member(Member),
+    /// Hand leadership over to another voter.
+    TransferLeader {
+        /// A name, or the id of a disk as `member list` shows it; default: the voter that has most of the log.
+        #[arg(long, value_name = "NAME")]
+        to: Option<String>,
+    },
 }
 
 /// Runs one question to its answer.
@@ -77,6 +98,9 @@ pub async fn run(args: Args) -> ExitCode {
 async fn ask(args: &Args) -> Result<bool, String> {
     if let What::Policy(Policy::Validate { file }) = &args.what {
         return policy::validate(file, args.json);
+    }
+    if let What::Backup(backup) = &args.what {
+        backup.check()?;
     }
     let mut node = connect(args).await?;
     let failed = |status: tonic::Status| failure(args, &status);
@@ -97,6 +121,9 @@ async fn ask(args: &Args) -> Result<bool, String> {
             println!("{}", show::sweep(&swept, args.json));
             Ok(true)
         }
+        What::Member(what) => member::run(node, what, args.json).await.map_err(failed),
+        What::TransferLeader { to } => member::transfer(node, to.as_deref(), args.json).await.map_err(failed),
+        What::Backup(backup) => backup::take(args, backup, node).await,
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
         What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
         What::Policy(Policy::Validate { file }) => policy::validate(file, args.json),

@@ -17,7 +17,7 @@ pub(super) fn status(s: &StatusResponse) -> String {
     line("cluster", if s.cluster_id.is_empty() { "none yet".into() } else { hex(&s.cluster_id) });
     line("role", format!("{}, term {}", s.role, s.term));
     line("leader", s.leader.map_or_else(|| "unknown".into(), |id| named(&s.members, id)));
-    line("ready", if s.ready { "yes".into() } else { format!("no: {}", s.unready_reason) });
+    line("ready", ready(s));
     let (last, committed, applied) = (s.last_log_index, s.committed_index, s.applied_index);
     line("log", format!("last {last}, committed {committed}, applied {applied}; {} on disk", bytes(s.log_bytes)));
     line("snapshot", snapshot(s));
@@ -30,6 +30,14 @@ pub(super) fn status(s: &StatusResponse) -> String {
     members(&mut out, s);
     out.truncate(out.trim_end().len());
     out
+}
+
+fn ready(s: &StatusResponse) -> String {
+    match (s.ready, s.unready_reason.as_str()) {
+        (true, "") => "yes".into(),
+        (true, amiss) => format!("yes, but {amiss}"),
+        (false, why) => format!("no: {why}"),
+    }
 }
 
 fn snapshot(s: &StatusResponse) -> String {
@@ -76,8 +84,13 @@ pub(super) fn status_json(s: &StatusResponse) -> String {
     pretty(&value)
 }
 
-fn member_json(m: &MemberStatus) -> Value {
-    json!({"node_id": m.node_id, "name": m.name, "node_addr": m.node_addr, "voter": m.voter, "lag": m.lag})
+/// A member for programs; what was not asked for, or not answered, is null.
+pub(super) fn member_json(m: &MemberStatus) -> Value {
+    let release = Some(&m.release).filter(|release| !release.is_empty());
+    json!({
+        "node_id": m.node_id, "name": m.name, "node_addr": m.node_addr, "voter": m.voter, "lag": m.lag,
+        "heard_ms": m.heard_ms, "release": release, "feature_max": m.feature_max, "ready": m.ready,
+    })
 }
 
 /// A digest.
@@ -101,12 +114,14 @@ fn named(members: &[MemberStatus], id: u64) -> String {
     format!("{name} (id {id:016x})").trim_start().to_owned()
 }
 
-fn pretty(value: &Value) -> String {
+/// A value as indented JSON.
+pub(super) fn pretty(value: &Value) -> String {
     // A value made of strings and numbers always has a text.
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
         let _ = write!(out, "{byte:02x}");
         out
@@ -138,6 +153,7 @@ mod tests {
             node_addr: format!("{name}:9091"),
             voter,
             lag,
+            ..Default::default()
         };
         StatusResponse {
             node_name: "n0".into(),

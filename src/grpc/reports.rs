@@ -110,8 +110,8 @@ impl Edge {
 
     fn refused(&self, error: SubmitError) -> Status {
         match error {
-            SubmitError::QueueFull(_) => {
-                self.metrics.ingest.queue_full();
+            SubmitError::QueueFull(_) | SubmitError::NoRoom(_) => {
+                self.metrics.ingest.resource_exhausted();
                 Status::resource_exhausted(error.to_string())
             }
             SubmitError::Unavailable(_) => {

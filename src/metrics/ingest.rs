@@ -13,7 +13,7 @@ pub struct IngestCounters {
     events: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     open_streams: AtomicU64,
-    queue_full: AtomicU64,
+    resource_exhausted: AtomicU64,
     unavailable: AtomicU64,
 }
 
@@ -53,9 +53,9 @@ impl IngestCounters {
         }
     }
 
-    /// Counts a call that ended because a queue was full.
-    pub fn queue_full(&self) {
-        self.queue_full.fetch_add(1, Relaxed);
+    /// Counts a call that ended because a queue was full, or a disk short of room.
+    pub fn resource_exhausted(&self) {
+        self.resource_exhausted.fetch_add(1, Relaxed);
     }
 
     /// Counts a call that ended because nothing could be committed in time.
@@ -82,7 +82,7 @@ impl IngestCounters {
             "prefixd_ingest_failures",
             "Ingest calls that ended without an Ack, by status code",
             [
-                ([("code", "resource_exhausted")], self.queue_full.load(Relaxed)),
+                ([("code", "resource_exhausted")], self.resource_exhausted.load(Relaxed)),
                 ([("code", "unavailable")], self.unavailable.load(Relaxed)),
             ],
         )

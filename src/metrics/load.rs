@@ -1,8 +1,10 @@
 //! Calls under way on the gRPC port, and those that were turned away.
 
-use super::sample::{counters, gauges};
+use super::sample::{counter, counters, gauge, gauges};
+use prefixd_raft::tls::Room;
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What kind of call it is, as far as limits go.
@@ -34,6 +36,8 @@ pub struct LoadCounters {
     open: [AtomicU64; CallKind::ALL.len()],
     shed: [AtomicU64; CallKind::ALL.len()],
     late: [AtomicU64; CallKind::ALL.len()],
+    /// The gRPC port's connections, once it is served.
+    pub connections: OnceLock<Room>,
 }
 
 fn cell(cells: &[AtomicU64; CallKind::ALL.len()], kind: CallKind) -> &AtomicU64 {
@@ -74,6 +78,10 @@ impl LoadCounters {
     }
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (open, turned_away) = self.connections.get().map_or((0, 0), |room| (room.open(), room.turned_away()));
+        gauge(encoder, "prefixd_grpc_connections", "Connections on the gRPC port", open as f64)?;
+        let help = "Connections closed because too many were open";
+        counter(encoder, "prefixd_grpc_connections_turned_away", help, turned_away)?;
         let rows = |cells| CallKind::ALL.map(|kind| ([("kind", kind.as_str())], cell(cells, kind).load(Relaxed)));
         let open = rows(&self.open).map(|(labels, n)| (labels, n as f64));
         gauges(encoder, "prefixd_grpc_calls", "Calls of the contract under way", open)?;

@@ -2,7 +2,7 @@
 
 use super::sample::{Buckets, counter, gauge, gauges, histograms};
 use prefixd_index::view::Published;
-use prefixd_raft::{Histogram, NodeFigures, NodeStatus, Role};
+use prefixd_raft::{DiskCondition, Histogram, NodeFigures, NodeStatus, Role};
 use prometheus_client::encoding::DescriptorEncoder;
 use std::fmt;
 
@@ -39,6 +39,8 @@ fn raft(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &Node
     gauges(encoder, "prefixd_raft_members", "Members of the cluster", members)?;
     let lags = status.members.iter().filter_map(|m| Some(([("member", m.name.as_str())], m.lag? as f64)));
     gauges(encoder, "prefixd_raft_member_lag_entries", "Log entries a member is behind; on the leader alone", lags)?;
+    let margin = status.quorum_margin.map(|voters| ([], voters as f64));
+    gauges(encoder, "prefixd_raft_quorum_margin", "Voters that may still be lost; on the leader alone", margin)?;
     gauge(encoder, "prefixd_raft_queue_bytes", "Updates that wait in this node", status.queue_bytes as f64)?;
     gauge(encoder, "prefixd_feature_level", "The cluster's feature level", f64::from(status.feature_level))?;
     let proposal = [([], buckets(&figures.proposal))];
@@ -69,7 +71,24 @@ fn storage(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &N
     let age = status.snapshot_age_seconds.map(|seconds| ([], seconds as f64));
     gauges(encoder, "prefixd_storage_snapshot_age_seconds", "Age of the newest snapshot, if there is one", age)?;
     let free = status.disk_free_bytes as f64;
-    gauge(encoder, "prefixd_storage_disk_free_bytes", "Free bytes where the data directory is", free)
+    gauge(encoder, "prefixd_storage_disk_free_bytes", "Free bytes where the data directory is", free)?;
+    disk(encoder, status)
+}
+
+fn disk(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus) -> fmt::Result {
+    let reserve = status.disk_reserve_bytes as f64;
+    let help = "Free bytes below which this node takes nothing in";
+    gauge(encoder, "prefixd_storage_disk_reserve_bytes", help, reserve)?;
+    let condition = DiskCondition::ALL.map(|condition| {
+        ([("condition", condition.as_str())], f64::from(u8::from(condition == status.disk_condition)))
+    });
+    gauges(encoder, "prefixd_storage_disk_condition", "1 for what the disk lets this node do", condition)?;
+    let reopenings = status.log_reopenings;
+    counter(encoder, "prefixd_storage_log_reopenings", "The log was opened anew after a full disk", reopenings)?;
+    let bad = status.snapshots_set_aside;
+    counter(encoder, "prefixd_storage_snapshots_set_aside", "Snapshots that were no good", bad)?;
+    let fetched = status.snapshots_fetched;
+    counter(encoder, "prefixd_storage_snapshots_fetched", "Snapshots fetched because none here was good", fetched)
 }
 
 fn clock(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus) -> fmt::Result {

@@ -15,6 +15,7 @@ fn page(metrics: &Arc<Metrics>) -> String {
         status: NodeStatus {
             members: vec![MemberStatus { name: "n0".into(), voter: true, lag: Some(4), ..Default::default() }],
             snapshot_age_seconds: Some(9),
+            quorum_margin: Some(-1),
             ..Default::default()
         },
         figures: NodeFigures {
@@ -81,6 +82,7 @@ fn figures_become_series() {
         "prefixd_storage_fsync_seconds_bucket{le=\"+Inf\"} 6",
         "prefixd_storage_snapshot_age_seconds 9.0",
         "prefixd_raft_member_lag_entries{member=\"n0\"} 4.0",
+        "prefixd_raft_quorum_margin -1.0",
     ] {
         has(&shown, line);
     }

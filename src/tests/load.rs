@@ -168,6 +168,23 @@ async fn dead_and_dawdling_peers_lose_their_connections() {
 }
 
 #[tokio::test]
+async fn a_grpc_connection_over_the_limit_is_closed_and_the_next_finds_room() {
+    let server = Server::with(&[("max_grpc_connections", "2")]).await;
+    let held = [server.channel().await, server.channel().await];
+    let open = async || server.series("prefixd_grpc_connections").await;
+    eventually("two are open", async || open().await == Some(2.0)).await;
+    closed_after(server.bound.grpc, b"").await;
+    assert_eq!(server.series("prefixd_grpc_connections_turned_away_total").await, Some(1.0));
+    for channel in &held {
+        assert!(InferenceCacheClient::new(channel.clone()).lookup_route(lookup("p")).await.is_ok());
+    }
+    drop(held);
+    eventually("none is open", async || open().await == Some(0.0)).await;
+    goes_on(&server).await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn connections_over_the_limit_wait_for_others_to_end() {
     let server = Server::with(&[("max_http_connections", "1"), ("http_timeout", "500ms")]).await;
     let held = TcpStream::connect(server.bound.http).unwrap();

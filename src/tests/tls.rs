@@ -175,3 +175,50 @@ async fn a_file_that_is_no_certificate_is_refused_by_its_flag_at_start() {
         assert!(error.starts_with("--tls-cert-file ") && error.contains(part), "{part}: {error}");
     }
 }
+
+/// The status line of GET on the controller's port over TLS; the error says why there was none.
+async fn ask_controllers_port(addr: SocketAddr, path: &str, ca: &str) -> Result<String, String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = prefixd_raft::tls::dial(&addr.to_string(), None, crate::tls::trust(ca.as_bytes())?)
+        .await
+        .map_err(|e| e.to_string())?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer sesame\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.map_err(|e| e.to_string())?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn the_controllers_port_speaks_tls_alone_once_it_has_a_certificate() {
+    let (files, old, new) = (Files::new(), Authority::new(), Authority::new());
+    let (cert, key) = files.pair("internal", &old.issue(&["127.0.0.1"]));
+    let tokens = files.write("tokens", "sesame\n");
+    let flags = [
+        ("internal_tls_cert_file", &*cert),
+        ("internal_tls_key_file", &key),
+        ("policy_token_file", &files.write("policy-tokens", "other\n")),
+        ("controller_token_file", &tokens),
+        ("reload_interval", "20ms"),
+    ];
+    let server = Server::with(&flags).await;
+    let asked = async |ca: &Authority| ask_controllers_port(server.bound.internal, "/snapshot", &ca.pem()).await;
+    assert_eq!(asked(&old).await.unwrap(), "HTTP/1.1 200 OK");
+    assert!(asked(&new).await.is_err(), "signed by a stranger");
+    let mut clear = tokio::net::TcpStream::connect(server.bound.internal).await.unwrap();
+    let mut answer = Vec::new();
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    clear.write_all(b"GET /snapshot HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    // A reset is as good as an alert.
+    let _ = clear.read_to_end(&mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "nobody talks in clear");
+    let failures = "prefixd_tls_handshake_failures_total{port=\"internal\"}";
+    eventually("strangers are counted", async || server.series(failures).await >= Some(2.0)).await;
+    let next = new.issue(&["127.0.0.1"]);
+    files.write("internal.key", &next.key);
+    files.write("internal.crt", &next.cert);
+    eventually("the new certificate is shown", async || asked(&new).await.is_ok()).await;
+    assert!(asked(&old).await.is_err());
+    server.stop().await;
+}

@@ -1,4 +1,5 @@
-//! Certificates and keys from files to configurations of rustls, for the gRPC port, the node port and what dials it.
+//! Certificates and keys from files to configurations of rustls, for the gRPC port, the controller's, the node port and
+//! what dials it.
 //! It decides who is trusted, nothing else: connections are made in prefixd_raft::tls, files are watched in
 //! [`crate::watched`].
 
@@ -15,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// gRPC is HTTP/2, and says so.
-const ALPN: &[u8] = b"h2";
+/// gRPC is HTTP/2, and says so; so does the controller's port, which isn't.
+const ALPN_GRPC: &[u8] = b"h2";
+const ALPN_HTTP: &[u8] = b"http/1.1";
 
 /// The TLS of one port as it is now.
 pub struct Posture {
@@ -46,7 +48,22 @@ impl Port {
         Self::open(sources, |contents| {
             let (pair, ca) = split(contents)?;
             let clients = ca.map(pem::roots).transpose()?;
-            Ok(Posture { not_after: pair.not_after, server: server(pair, clients)?, client: None })
+            Ok(Posture { not_after: pair.not_after, server: server(pair, clients, ALPN_GRPC)?, client: None })
+        })
+    }
+
+    /// The controller's port: a certificate and its key. Who may call is decided by tokens.
+    ///
+    /// # Errors
+    /// A file that is none, by its flag.
+    pub fn internal(cert: PathBuf, key: PathBuf) -> Result<Self, String> {
+        let sources = vec![
+            Source { flag: "internal-tls-cert-file", path: cert },
+            Source { flag: "internal-tls-key-file", path: key },
+        ];
+        Self::open(sources, |contents| {
+            let (pair, _) = split(contents)?;
+            Ok(Posture { not_after: pair.not_after, server: server(pair, None, ALPN_HTTP)?, client: None })
         })
     }
 
@@ -65,7 +82,7 @@ impl Port {
             let roots = pem::roots(ca.ok_or("no CA")?)?;
             let client = client(roots.clone(), Some(pair.clone()))?;
             let not_after = pair.not_after;
-            Ok(Posture { server: server(pair, Some(roots))?, client: Some(client), not_after })
+            Ok(Posture { server: server(pair, Some(roots), ALPN_GRPC)?, client: Some(client), not_after })
         })
     }
 
@@ -115,7 +132,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn server(pair: Pair, clients: Option<RootCertStore>) -> Result<Arc<ServerConfig>, String> {
+fn server(pair: Pair, clients: Option<RootCertStore>, alpn: &[u8]) -> Result<Arc<ServerConfig>, String> {
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?;
@@ -127,7 +144,7 @@ fn server(pair: Pair, clients: Option<RootCertStore>) -> Result<Arc<ServerConfig
         }
     };
     let mut config = builder.with_single_cert(pair.chain, pair.key).map_err(|e| format!("certificate and key: {e}"))?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![alpn.to_vec()];
     // A resumed session would skip the check of the client's certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -145,7 +162,7 @@ fn client(roots: RootCertStore, pair: Option<Pair>) -> Result<Arc<ClientConfig>,
         }
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![ALPN_GRPC.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }

@@ -7,6 +7,7 @@
 //! | `promise` | the promise to found one cluster | [`crate::identity`] |
 //! | `log.mark`, `log.redb` | log, vote | [`crate::log`] |
 //! | `snapshots/` | generations | [`crate::snapshot`] |
+//! | `restoring` | a restore that is not done | `restoring` |
 //!
 //! It must never start anew over the remains of a node that has served: a lost file is refused by name.
 
@@ -19,6 +20,9 @@ use rustix::fs::{FlockOperation, flock, statvfs};
 use crate::durable::{parent, remove_durably, sync_dir};
 use crate::identity::{Identity, IdentityError, Promise};
 use crate::log::{LogOptions, MARK_FILE_NAME, OpenError, RedbLog, STORE_FILE_NAME, is_unborn_mark};
+use crate::rejoin::Rejoin;
+
+mod restoring;
 
 const LOCK_FILE_NAME: &str = "lock";
 const IDENTITY_FILE_NAME: &str = "identity";
@@ -35,7 +39,7 @@ pub struct DataDir {
 }
 
 /// Which of the files of a node were there when the directory was opened.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     /// The mark of the log.
     pub mark: bool,
@@ -72,12 +76,7 @@ pub enum DataDirError {
         path: PathBuf,
     },
     /// Files of a node are gone while others are there.
-    #[error(
-        "{}: {} is missing although {} is there. What this node acknowledged can no longer be vouched for: stop this \
-         node, move {} away and start it again with an empty data directory and --bootstrap=never: it rejoins as a \
-         fresh learner",
-        path.display(), missing, present, path.display()
-    )]
+    #[error("{}: {missing} is missing although {present} is there. {}", path.display(), Rejoin(path))]
     Incomplete {
         /// The directory.
         path: PathBuf,
@@ -85,6 +84,28 @@ pub enum DataDirError {
         missing: &'static str,
         /// The name of what is there.
         present: &'static str,
+    },
+    /// A restore was cut short here.
+    #[error(
+        "{}: a restore into this directory was cut short, so nothing in it may be served: run `prefixd restore FILE \
+         --data-dir {}` again, which starts over, or empty the directory",
+        path.display(), path.display()
+    )]
+    HalfRestored {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A restore would mix with what is there.
+    #[error(
+        "{}: not empty ({found} is there): a backup is restored into an empty or absent directory only; move it away, \
+         or name another --data-dir",
+        path.display()
+    )]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+        /// One of the names in it.
+        found: String,
     },
     /// The directory is not in the state that the call asks for.
     #[error("{}: {problem}", path.display())]
@@ -109,15 +130,12 @@ impl DataDir {
             let at = at.to_owned();
             move |source| DataDirError::Io { path: at, source }
         };
+        restoring::refuse(path)?;
         let snapshots = path.join(SNAPSHOTS_DIR_NAME);
         fs::create_dir_all(&snapshots).map_err(at(&snapshots))?;
-        let lock_path = path.join(LOCK_FILE_NAME);
-        let lock =
-            OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path).map_err(at(&lock_path))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
-            rustix::io::Errno::WOULDBLOCK => DataDirError::InUse { path: path.to_owned() },
-            errno => DataDirError::Io { path: lock_path.clone(), source: errno.into() },
-        })?;
+        let lock = take_lock(path)?;
+        // A restore may have begun and ended its work between the look and the lock.
+        restoring::refuse(path)?;
         sync_dir(path).and_then(|()| sync_dir(parent(path))).map_err(at(path))?;
         let exists = |name: &str| path.join(name).try_exists().map_err(at(&path.join(name)));
         let presence = Presence {
@@ -228,6 +246,18 @@ impl DataDir {
     fn wrong_state(&self, problem: &'static str) -> DataDirError {
         DataDirError::WrongState { path: self.path.clone(), problem }
     }
+}
+
+/// Takes the directory for this process alone, for as long as the file is open.
+fn take_lock(path: &Path) -> Result<File, DataDirError> {
+    let lock_path = path.join(LOCK_FILE_NAME);
+    let io = |source| DataDirError::Io { path: lock_path.clone(), source };
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(&lock_path).map_err(io)?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
+        rustix::io::Errno::WOULDBLOCK => DataDirError::InUse { path: path.to_owned() },
+        errno => DataDirError::Io { path: lock_path.clone(), source: errno.into() },
+    })?;
+    Ok(lock)
 }
 
 /// Bytes that an ordinary process may still write to the file system of `path`.

@@ -8,12 +8,14 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on says so by panicking"))]
 
+pub mod backup;
 pub mod codec;
 pub mod data_dir;
 pub mod durable;
 pub mod failure;
 pub mod identity;
 pub mod log;
+pub mod rejoin;
 pub mod snapshot;
 
 #[cfg(test)]
@@ -21,6 +23,7 @@ mod fixture_tests;
 #[cfg(test)]
 mod measure_tests;
 
+pub use backup::{BackupEnd, BackupError, BackupHeader, BackupReader, BackupWriter};
 pub use codec::CodecError;
 pub use data_dir::{DataDir, DataDirError, Presence, disk_free_bytes};
 pub use failure::{Failure, FailureKind};
@@ -29,4 +32,5 @@ pub use log::{
     Done, FaultHook, LogError, LogFile, LogOptions, LogPos, LogRecord, LogState, LogStats, LogStore, OpenError,
     RedbLog, SyncLatency, Vote,
 };
+pub use rejoin::Rejoin;
 pub use snapshot::{Generation, SetAside, SnapshotError, SnapshotManifest, SnapshotStore, SnapshotWriter};

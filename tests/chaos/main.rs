@@ -1,15 +1,36 @@
 //! Whole nodes as real processes, killed for real. Each cluster has loopback addresses of its own, so that tests run
-//! beside each other without fixed ports. Rounds are few by default; PREFIXD_CHAOS_ROUNDS asks for more.
+//! beside each other without fixed ports. Rounds are few by default; PREFIXD_CHAOS=long runs the rounds of
+//! docs/RELIABILITY.md and judges percentiles, PREFIXD_CHAOS_ROUNDS and PREFIXD_CHAOS_SEED override either.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on says so by panicking")]
 
+mod addresses;
+mod clocks;
 mod cluster;
 mod controller;
+mod damage;
+mod disk;
 mod evictions;
+mod figures;
 mod founding;
 mod kills;
+mod lagging;
+mod load;
+mod lost_disks;
+mod members;
+mod mix;
+mod named;
 mod oracle;
+mod partitions;
+mod pauses;
 mod policies;
 mod policy_file;
-mod rejoin;
+mod power_loss;
+mod proxy;
+mod recovering;
 mod replaying;
+mod restoring;
+mod rolling;
+mod shim;
+mod small_disks;
+mod watcher;

@@ -53,7 +53,7 @@ async fn taken(machine: &Machine) -> SnapshotFile {
 }
 
 async fn chunks_of(file: &SnapshotFile) -> Vec<Result<wire::SnapshotChunk, Infallible>> {
-    file.chunks(wire::SnapshotHead::default()).skip(1).map(Ok).collect().await
+    file.chunks(wire::SnapshotHead::default(), None).skip(1).map(Ok).collect().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +107,7 @@ async fn apply_goes_on_while_a_snapshot_is_taken() {
     let (_dir, source) = machine(500).await;
     let cut = source.core.begin_cut(1_000_000).await.unwrap();
     let digest = source.core.published.summary().digest;
-    let core = source.core.clone();
+    let (core, begun) = (source.core.clone(), cut.clone());
     let more = (501..=600).map(|index| {
         let deltas = vec![Delta::Update(update(index % 50))];
         let batch = Batch { session: 1, sequence: index, producer: None, deltas };
@@ -117,15 +117,16 @@ async fn apply_goes_on_while_a_snapshot_is_taken() {
             what: What::Command(Proposal(record::encode_command(&stamped).unwrap())),
         }
     });
-    let first = tokio::task::spawn_blocking(move || core.slice(64).map(|slice| (core, slice))).await.unwrap();
+    let first = tokio::task::spawn_blocking(move || core.slice(&begun, 64).map(|slice| (core, slice))).await.unwrap();
     let Ok((core, first)) = first else { panic!("no first slice") };
     assert!(!first.done);
     core.apply(more.collect()).await.unwrap();
     assert_ne!(source.core.published.summary().digest, digest);
+    let begun = cut.clone();
     let rest = tokio::task::spawn_blocking(move || {
         let mut records = first.records;
         loop {
-            let slice = core.slice(64).ok()?;
+            let slice = core.slice(&begun, 64).ok()?;
             records.extend(slice.records);
             if slice.done {
                 return Some(records);

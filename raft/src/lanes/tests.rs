@@ -12,6 +12,8 @@ struct Script {
     gate: Option<Arc<tokio::sync::Semaphore>>,
 }
 
+impl Ambient for Script {}
+
 impl Carrier for Script {
     async fn carry(&self, command: Command, _bytes: usize, _until: Instant) -> Result<Done, Refusal> {
         let Command::Deltas(batches) = command else { return Err(Refusal::Unreadable("no deltas".into())) };

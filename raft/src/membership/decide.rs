@@ -21,6 +21,8 @@
 mod entering;
 mod founding;
 #[cfg(test)]
+mod oracle;
+#[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod tests;
 

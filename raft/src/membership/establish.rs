@@ -184,7 +184,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
 
     async fn ask_to_join(&self, seen: &DiskState, cluster_id: u128, via: &[String]) -> Result<Step, NotEstablished> {
         let via = via.iter().filter_map(|name| self.peers.iter().find(|peer| peer.name == *name));
-        let answer = self.ask_leader(cluster_id, via.cloned().collect()).await;
+        let answer = self.ask_leader(cluster_id, false, via.cloned().collect()).await;
         let waiting = match answer {
             Ok(JoinAnswer::Learner) => return self.adopt(seen, cluster_id, None, true),
             Ok(JoinAnswer::Voter) => return self.adopt(seen, cluster_id, None, false),

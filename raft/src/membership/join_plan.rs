@@ -68,6 +68,11 @@ pub fn plan(view: &JoinView<'_>, joiner: &JoinAsk) -> JoinStep {
     if mine.is_some_and(|member| member.voter) {
         return JoinStep::AlreadyVoter;
     }
+    if mine.is_none()
+        && let Some(step) = unexpected(view, joiner)
+    {
+        return step;
+    }
     let namesakes: Vec<&Member> =
         view.members.iter().filter(|member| member.name == joiner.name && member.node_id != joiner.node_id).collect();
     if let Some(alive) = namesakes.iter().find(|member| view.heard.contains(&member.node_id)) {
@@ -114,9 +119,28 @@ fn refusal(view: &JoinView<'_>, joiner: &JoinAsk) -> Option<String> {
     {
         return Some(format!("the leader itself has the name {name}: two nodes were started with it"));
     }
-    let known = view.members.iter().any(|member| member.name == *name) || view.peer_names.contains(name);
-    (!known).then(|| {
-        format!("no member has the name {name}, and the leader's --peers ({}) lacks it", view.peer_names.join(","))
+    None
+}
+
+/// What a disk that is no member is told when the cluster doesn't expect its name.
+fn unexpected(view: &JoinView<'_>, joiner: &JoinAsk) -> Option<JoinStep> {
+    let JoinAsk { node_id, name, addr, .. } = joiner;
+    if view.members.iter().any(|member| member.name == *name) {
+        return None;
+    }
+    // It asked to get in, was let in, and an operator took it out before it had caught up: it must not undo that.
+    if joiner.promotion {
+        return Some(JoinStep::Refuse(format!(
+            "the disk {node_id:016x} of {name} was taken out of the membership; stop this node, or run `prefixd ctl \
+             member add {name} {addr}` to let it in again"
+        )));
+    }
+    (!view.peer_names.contains(name)).then(|| {
+        JoinStep::Busy(format!(
+            "no member has the name {name}, and the leader's --peers ({}) lacks it; run `prefixd ctl member add {name} \
+             {addr}`, or start the members with it in --peers",
+            view.peer_names.join(",")
+        ))
     })
 }
 

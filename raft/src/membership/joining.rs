@@ -28,7 +28,7 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
         let mut backoff = Backoff::new(&self.pace);
         loop {
             let others = self.peers.iter().filter(|peer| peer.name != self.place.name).cloned().collect();
-            let waiting = match self.ask_leader(cluster_id, others).await {
+            let waiting = match self.ask_leader(cluster_id, true, others).await {
                 Ok(JoinAnswer::Voter) => {
                     self.note("");
                     tracing::info!("this node is a voter of cluster {cluster_id:032x}");
@@ -50,12 +50,18 @@ impl<P: Peers, D: Disk> Newcomer<P, D> {
 
     /// Asks the peers of `via` in turn, following what they say of the leader, until one answers as the leader. The
     /// error names who could not be reached.
-    pub(super) async fn ask_leader(&self, cluster_id: u128, via: Vec<Peer>) -> Result<JoinAnswer, String> {
+    pub(super) async fn ask_leader(
+        &self,
+        cluster_id: u128,
+        promotion: bool,
+        via: Vec<Peer>,
+    ) -> Result<JoinAnswer, String> {
         let ask = JoinAsk {
             node_id: self.founder.state().node_id,
             name: self.place.name.clone(),
             addr: self.addr.clone(),
             cluster_id,
+            promotion,
         };
         let mut errors = Vec::new();
         let mut leaderless = false;

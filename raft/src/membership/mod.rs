@@ -7,19 +7,25 @@
 //! consensus library: the node translates.
 //!
 //! Where to look: [`decide`] for the rules of founding and why they are safe, [`founder`] for what a disk may promise,
-//! [`establish`] for the loop, [`join_plan`] for the leader's side of joining.
+//! [`establish`] for the loop, [`join_plan`] for the leader's side of joining, [`orders`] for what operators may ask,
+//! [`recovery`] and [`outcast`] for disks whose cluster is lost or has gone on without them, [`features`] for what may be
+//! written.
 
 pub mod clock;
 pub mod decide;
 pub mod establish;
+pub mod features;
 pub mod founder;
 pub mod join_plan;
 pub mod joining;
 pub mod member;
+pub mod orders;
+pub mod outcast;
 pub mod pace;
 pub mod peers;
 pub mod promise;
 pub mod readiness;
+pub mod recovery;
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 mod simulation;
@@ -27,11 +33,15 @@ mod simulation;
 pub use clock::{ClusterClock, Stamper, median_wall_us};
 pub use decide::{Action, Answers, DiskState, Place, decide};
 pub use establish::{Established, Newcomer, NotEstablished};
+pub use features::level_to_propose;
 pub use founder::{Disk, DiskFailure, Founder};
 pub use join_plan::{JoinStep, JoinView, ghosts, plan};
 pub use joining::must_join;
 pub use member::Member;
+pub use orders::{Candidate, Decision, Order, Roster, obey};
+pub use outcast::{Sighting, cast_out};
 pub use pace::Pace;
 pub use peers::{JoinAnswer, JoinAsk, PeerAnswer, Peers, PromiseAnswer, Standing};
 pub use promise::Promise;
 pub use readiness::{Observed, Readiness, ReadinessLimits, Verdict};
+pub use recovery::{Outlook, Sign, outlook};

@@ -26,24 +26,24 @@ impl Default for Pace {
 
 /// The pauses of one loop.
 #[derive(Debug)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     first: Duration,
     longest: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(super) fn new(pace: &Pace) -> Self {
+    pub(crate) fn new(pace: &Pace) -> Self {
         Self { first: pace.first_pause, longest: pace.longest_pause, next: pace.first_pause }
     }
 
     /// Something changed: pauses start small again.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
 
     /// The pause to make now: between half and all of the current step, which then doubles up to the longest.
-    pub(super) fn pause(&mut self, rng: &mut impl Rng) -> Duration {
+    pub(crate) fn pause(&mut self, rng: &mut impl Rng) -> Duration {
         let step = self.next;
         self.next = (step * 2).min(self.longest);
         let half_us = u64::try_from(step.as_micros() / 2).unwrap_or(u64::MAX / 4);

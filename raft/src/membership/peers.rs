@@ -64,6 +64,8 @@ pub struct JoinAsk {
     pub addr: String,
     /// The cluster that it means to join.
     pub cluster_id: u128,
+    /// It was let in before, and asks to become a voter.
+    pub promotion: bool,
 }
 
 /// What came of it.

@@ -4,7 +4,7 @@
 
 mod probe;
 mod snapshot;
-mod time;
+pub(crate) mod time;
 
 use crate::auth::{Audience, Denial, Gate};
 use crate::metrics::Metrics;

@@ -7,7 +7,7 @@ const SECONDS_PER_DAY: u64 = 86_400;
 pub(super) const ZERO: &str = "0001-01-01T00:00:00Z";
 
 /// Microseconds since the Unix epoch; 0 is [`ZERO`]. The fraction is left out when it is 0.
-pub(super) fn rfc3339(us: u64) -> String {
+pub(crate) fn rfc3339(us: u64) -> String {
     if us == 0 {
         return ZERO.into();
     }

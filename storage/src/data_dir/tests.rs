@@ -180,7 +180,8 @@ fn an_old_store_under_a_new_mark_is_refused() {
     fs::write(&store, old).unwrap();
     let error = DataDir::open(home.path()).unwrap().load(options).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("the log is behind its mark"), "{error}");
-    assert!(error.contains(&format!("move {} away", home.path().display())), "{error}");
+    let dir = home.path().display();
+    assert!(error.contains(&format!("`mv {dir} {dir}.refused`")), "{error}");
 }
 
 #[test]
@@ -203,4 +204,42 @@ fn a_later_release_is_named_and_nobody_is_sent_away() {
 fn free_bytes_are_told() {
     assert!(disk_free_bytes(std::env::temp_dir().as_path()).unwrap() > 0);
     assert!(disk_free_bytes(Path::new("/nowhere/at/all")).is_err());
+}
+
+#[test]
+fn a_restore_wants_an_empty_place_and_is_served_only_when_it_is_done() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().join("data");
+    let restoring = DataDir::open_for_restore(&home).unwrap();
+    assert!(matches!(DataDir::open_for_restore(&home), Err(DataDirError::InUse { .. })));
+    fs::write(home.join("identity"), b"half of one").unwrap();
+    fs::write(home.join("snapshots/half"), b"of one").unwrap();
+    drop(restoring);
+    let error = DataDir::open(&home).unwrap_err().to_string();
+    assert!(error.contains("cut short") && error.contains("prefixd restore FILE --data-dir"), "{error}");
+    // The next restore starts over.
+    let mut restoring = DataDir::open_for_restore(&home).unwrap();
+    assert!(!home.join("identity").exists() && !home.join("snapshots/half").exists());
+    restoring.create(&identity(), &options(UUID)).unwrap();
+    restoring.restored().unwrap();
+    assert!(DataDir::open(&home).unwrap().presence().identity);
+    let error = DataDir::open_for_restore(&home).map(drop).unwrap_err().to_string();
+    assert!(error.contains("not empty (identity is there)"), "{error}");
+}
+
+#[test]
+fn a_restore_that_is_given_up_leaves_an_empty_directory() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("lost+found")).unwrap();
+    let restoring = DataDir::open_for_restore(home.path()).unwrap();
+    fs::write(home.path().join("log.mark"), b"half").unwrap();
+    restoring.give_up_restore().unwrap();
+    let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["lost+found"]);
+    DataDir::open_for_restore(home.path()).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    fs::write(other.path().join("letter.txt"), b"dear").unwrap();
+    let error = DataDir::open_for_restore(other.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("letter.txt") && error.contains("another --data-dir"), "{error}");
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1, "nothing was left in it");
 }

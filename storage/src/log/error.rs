@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::LogPos;
 use crate::codec::CodecError;
 use crate::failure::Failure;
+use crate::rejoin::Rejoin;
 
 /// Why a call on an open log did not succeed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -54,11 +55,7 @@ pub enum OpenError {
         version: CodecError,
     },
     /// What is on disk contradicts itself or what was promised. This disk can't be used again.
-    #[error(
-        "{}: {refusal}. What this node acknowledged can no longer be vouched for: stop this node, move {} away and \
-         start it again with an empty data directory and --bootstrap=never: it rejoins as a fresh learner",
-        file.display(), data_dir.display()
-    )]
+    #[error("{}: {refusal}. {}", file.display(), Rejoin(data_dir))]
     Refused {
         /// The file in question.
         file: PathBuf,

@@ -123,6 +123,13 @@ pub trait LogStore: Send + Sync + 'static {
     /// before an earlier purge point it does nothing.
     fn purge(&self, upto: LogPos) -> Result<(), LogError>;
 
+    /// The records that were appended and never reported durable, in order; also of a store that has failed. Some of
+    /// them may be on disk all the same. For who opens the store anew after a full disk and must not fall behind what
+    /// was applied already.
+    fn unsaved(&self) -> Vec<LogRecord> {
+        Vec::new()
+    }
+
     /// Writes out everything pending, syncs and closes; later calls fail. Closing twice is fine.
     fn close(&self) -> Result<(), LogError>;
 

@@ -250,6 +250,10 @@ impl LogStore for RedbLog {
         self.change(|inner| plan_purge(inner, upto))
     }
 
+    fn unsaved(&self) -> Vec<LogRecord> {
+        self.shared.lock().tail.unsaved()
+    }
+
     fn close(&self) -> Result<(), LogError> {
         let (sender, receiver) = sync_channel(1);
         let is_first = {

@@ -62,6 +62,12 @@ impl Tail {
         }
     }
 
+    /// The records that the disk is not known to hold, in order.
+    pub fn unsaved(&self) -> Vec<LogRecord> {
+        let unsaved = self.records.iter().filter(|(_, op)| *op > self.durable_op);
+        unsaved.map(|(record, _)| record.clone()).collect()
+    }
+
     /// Notes that operations up to `op` are on disk, and lets go of what is too much.
     pub fn settle(&mut self, op: u64) {
         self.durable_op = op;
@@ -94,11 +100,13 @@ mod tests {
         }
         tail.settle(8);
         assert_eq!((tail.first_index(), tail.bytes()), (Some(9), 60));
+        assert_eq!(tail.unsaved(), (9..15).map(|index| record(1, index)).collect::<Vec<_>>());
         tail.settle(14);
         assert_eq!((tail.first_index(), tail.bytes()), (Some(12), 30));
         assert_eq!(tail.pos(13), Some(LogPos { term: 1, index: 13 }));
         assert_eq!(tail.pos(11), None);
         assert_eq!(tail.pos(15), None);
+        assert!(tail.unsaved().is_empty());
     }
 
     #[test]

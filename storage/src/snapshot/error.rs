@@ -74,7 +74,7 @@ impl SnapshotError {
     }
 
     /// Whether what is on disk is to blame. Else the system did not let us look, and trying again may help.
-    pub(super) fn blames_the_disk(&self) -> bool {
+    pub fn blames_the_disk(&self) -> bool {
         match self {
             SnapshotError::Io { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)

@@ -6,15 +6,16 @@ use crate::membership::peers::Standing;
 
 /// The way into `cluster_id`, the only cluster seen.
 pub(super) fn enter(seen: &Seen<'_>, cluster_id: u128) -> Action {
-    if let Some(counted) = counted_in(seen) {
-        if counted.name != seen.place.name {
-            return Action::Stop {
-                reason: format!(
-                    "the cluster {cluster_id:032x} knows this disk ({:016x}) as {}, not as {}",
-                    counted.node_id, counted.name, seen.place.name
-                ),
-            };
-        }
+    if let Some(other) = listings(seen).find(|member| member.name != seen.place.name) {
+        return Action::Stop {
+            reason: format!(
+                "the cluster {cluster_id:032x} knows this disk ({:016x}) as {}, not as {}; start it with --node-name={}, \
+                 or empty its data directory",
+                other.node_id, other.name, seen.place.name, other.name
+            ),
+        };
+    }
+    if let Some(counted) = listings(seen).max_by_key(|member| member.voter) {
         let found = seen.disk.promise.clone().filter(|promise| promise.cluster_id() == cluster_id);
         return Action::Adopt { cluster_id, found, voter: counted.voter };
     }
@@ -64,10 +65,9 @@ fn ask(seen: &Seen<'_>, cluster_id: u128) -> Action {
     Action::AskJoin { cluster_id, via }
 }
 
-/// This disk as members list it; as a voter if anybody says so, since a disk never goes back to learner.
-fn counted_in<'a>(seen: &'a Seen<'_>) -> Option<&'a Member> {
-    let listings = memberships(seen).flat_map(|(_, members, _)| members).filter(|m| m.node_id == seen.disk.node_id);
-    listings.max_by_key(|member| member.voter)
+/// This disk as members list it. As a voter if anybody says so: a disk never goes back to learner.
+fn listings<'a>(seen: &'a Seen<'_>) -> impl Iterator<Item = &'a Member> {
+    memberships(seen).flat_map(|(_, members, _)| members).filter(|member| member.node_id == seen.disk.node_id)
 }
 
 /// (id of the peer, members, leader) of every peer that is a member.

@@ -151,7 +151,7 @@ fn alone() {
     assert_eq!(words(&decide(&renamed, &promised, &none, FRESH)).0, "stop");
 }
 
-/// The rules that safety rests upon, over every combination.
+/// The whole table: every combination against the written oracle, and against the rules that safety rests upon.
 #[test]
 fn over_all_combinations() {
     let heard = [
@@ -178,6 +178,11 @@ fn check(mode: &str, me: &str, held: &str, theirs: [&str; 2]) {
     let disk = disk(held, me);
     let answers = answers(&theirs, me, &disk);
     let action = decide(&place(mode, me), &disk, &answers, FRESH);
+    let at = NAMES.iter().position(|name| *name == me).unwrap();
+    let mut others = (0..NAMES.len()).filter(|place| *place != at).zip(theirs);
+    let others = [others.next().unwrap(), others.next().unwrap()];
+    let expected = super::oracle::World { mode, me: at, held, others }.verdict();
+    assert_eq!(words(&action).0, expected, "{mode} {me} {held} | {theirs:?}: {action:?}");
     let all_answered = !theirs.contains(&"-");
     let a_member = theirs.iter().any(|word| word.starts_with('m'));
     let clusters: BTreeSet<char> =

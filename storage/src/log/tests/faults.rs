@@ -203,3 +203,22 @@ fn the_store_can_be_reopened_from_the_fatal_callback() {
     assert!(append(&store, run_of(1, 3..4)).is_err());
     assert!(receiver.recv().unwrap() >= 3);
 }
+
+/// What was appended when the disk was full can be had from the failed store, and be appended to the next one.
+#[test]
+fn what_a_full_disk_cost_can_be_appended_again() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    let (store, fault, _) = open_faulty(dir.path(), Place::Write(LogFile::Store), Errno::NOSPC);
+    append(&store, run_of(1, 0..5)).unwrap();
+    assert!(store.unsaved().is_empty());
+    fault.countdown.store(1, Ordering::SeqCst);
+    assert!(append(&store, run_of(1, 5..9)).is_err());
+    let unsaved = store.unsaved();
+    assert_eq!(unsaved, run_of(1, 5..9));
+    let next = open(dir.path());
+    assert_eq!(all(&next), run_of(1, 0..5));
+    append(&next, unsaved).unwrap();
+    drop(store);
+    assert_eq!(all(&next), run_of(1, 0..9));
+}

@@ -1,0 +1,219 @@
+//! The operator's calls about members, on any node: passed on to the leader once, and again while leadership moves, until
+//! they are answered or their time is over.
+
+use crate::dial::Purpose;
+use crate::node::Inner;
+use crate::operate::{Ask, Miss, Obeyed, ask_members};
+use openraft::async_runtime::watch::WatchReceiver;
+use prefixd_proto::admin as wire;
+use prefixd_proto::admin::admin_client::AdminClient;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+/// An order may wait for so many times the time of a proposal: a change takes two of them, and may have to wait for one.
+const PROPOSALS_WAITED: u32 = 3;
+
+/// Where an order is to go.
+enum Leader {
+    Here,
+    At(u64, String),
+    Nobody,
+}
+
+impl Inner {
+    /// Has an order carried out by the leader. `forwarded`: it comes from a node that took this one for the leader.
+    pub(crate) async fn give_order(
+        self: &Arc<Self>,
+        ask: Ask,
+        forwarded: bool,
+    ) -> Result<wire::ChangeResponse, Status> {
+        let until = Instant::now() + self.config.timing.propose_timeout * PROPOSALS_WAITED;
+        let mut retry = Retry::default();
+        loop {
+            let why = match self.leader() {
+                Leader::Here => match self.obey_here(&ask).await {
+                    Ok(done) => return Ok(self.change_response(done)),
+                    Err(Miss::Told(status)) => return retry.settle(self, &ask, status),
+                    Err(Miss::Busy(why)) => Status::aborted(format!("{why}; run this again")),
+                    Err(Miss::Unclear(why)) => {
+                        retry.was_tried = true;
+                        Status::aborted(format!("{why}; `prefixd ctl member list` shows what came of it"))
+                    }
+                    // This one has just resigned: who asked finds the next.
+                    Err(Miss::NotLeader) if forwarded => return Err(not_the_leader(self)),
+                    Err(Miss::NotLeader) => no_leader(self),
+                },
+                _ if forwarded => return Err(not_the_leader(self)),
+                Leader::At(id, addr) => {
+                    retry.first_leader.get_or_insert(id);
+                    match self.pass_on(&addr, &ask, until).await {
+                        Ok(response) => return Ok(response),
+                        Err(status) if may_pass(&status) => {
+                            retry.was_tried |= status.code() != Code::Aborted;
+                            status
+                        }
+                        Err(status) => return retry.settle(self, &ask, status),
+                    }
+                }
+                Leader::Nobody => no_leader(self),
+            };
+            if let Some(done) = retry.moved(self, &ask) {
+                return Ok(done);
+            }
+            if Instant::now() + PAUSE >= until || self.stopping.is_cancelled() {
+                return Err(why);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn leader(&self) -> Leader {
+        let Some(metrics) = self.metrics() else { return Leader::Nobody };
+        match metrics.current_leader {
+            Some(id) if id == metrics.id => Leader::Here,
+            Some(id) => self.addr_of(&metrics, id).map_or(Leader::Nobody, |addr| Leader::At(id, addr)),
+            None => Leader::Nobody,
+        }
+    }
+
+    fn admin_client(&self, addr: &str) -> Result<AdminClient<Channel>, Status> {
+        self.dialer.channel(addr, Purpose::Calls).map(AdminClient::new).map_err(Status::unavailable)
+    }
+
+    async fn pass_on(&self, addr: &str, ask: &Ask, until: Instant) -> Result<wire::ChangeResponse, Status> {
+        let mut client = self.admin_client(addr)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let forwarded = true;
+        let answer = async {
+            match ask.clone() {
+                Ask::Add { name, addr: node_addr } => {
+                    client.add_member(limited(wire::AddMemberRequest { name, node_addr, forwarded }, left)).await
+                }
+                Ask::Remove(member) => {
+                    client.remove_member(limited(wire::RemoveMemberRequest { member, forwarded }, left)).await
+                }
+                Ask::Promote(member) => {
+                    client.promote_member(limited(wire::PromoteMemberRequest { member, forwarded }, left)).await
+                }
+                Ask::HandOver(to) => {
+                    let to = to.unwrap_or_default();
+                    client.transfer_leader(limited(wire::TransferLeaderRequest { to, forwarded }, left)).await
+                }
+            }
+        };
+        match tokio::time::timeout_at(until, answer).await {
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(Status::unavailable(format!("the leader at {addr} did not answer in time"))),
+        }
+    }
+
+    fn change_response(&self, done: Obeyed) -> wire::ChangeResponse {
+        let status = self.status();
+        wire::ChangeResponse {
+            message: done.message,
+            changed: done.changed,
+            members: status.members.iter().map(crate::admin::member_to_wire).collect(),
+            leader: status.leader,
+        }
+    }
+
+    /// The members as the leader sees them, else as this node does.
+    pub(crate) async fn list_members(&self, forwarded: bool) -> wire::ListMembersResponse {
+        if let (Leader::At(_, addr), false) = (self.leader(), forwarded)
+            && let Ok(mut client) = self.admin_client(&addr)
+        {
+            let wait = self.config.timing.election_max * 2;
+            let request = limited(wire::ListMembersRequest { forwarded: true }, wait);
+            if let Ok(Ok(answer)) = tokio::time::timeout(wait, client.list_members(request)).await
+                && answer.get_ref().from_leader
+            {
+                return answer.into_inner();
+            }
+        }
+        let status = self.status();
+        let mut members: Vec<wire::MemberStatus> = status.members.iter().map(crate::admin::member_to_wire).collect();
+        if let Some(metrics) = self.metrics() {
+            for (member, said) in ask_members(self, &metrics).await {
+                let row = members.iter_mut().find(|row| row.node_id == member.node_id);
+                if let (Some(row), Some(said)) = (row, said) {
+                    row.release = said.release;
+                    row.feature_max = Some(said.feature_max);
+                    row.ready = Some(said.ready);
+                }
+            }
+        }
+        wire::ListMembersResponse {
+            members,
+            leader: status.leader,
+            term: status.term,
+            cluster_id: status.cluster_id.map(|id| id.to_be_bytes().to_vec()).unwrap_or_default(),
+            seen_by: status.node_name,
+            from_leader: self.is_leader(),
+            feature_level: status.feature_level,
+        }
+    }
+}
+
+/// What earlier tries left unclear: an order whose answer was lost may have been carried out.
+#[derive(Default)]
+struct Retry {
+    was_tried: bool,
+    first_leader: Option<u64>,
+}
+
+impl Retry {
+    /// The outcome of a try that was told no: a member that is gone at the second try was taken out by the first.
+    fn settle(&self, inner: &Inner, ask: &Ask, status: Status) -> Result<wire::ChangeResponse, Status> {
+        match ask {
+            Ask::Remove(who) if self.was_tried && status.code() == Code::NotFound => {
+                Ok(inner.change_response(Obeyed { message: format!("{who} is no member any more"), changed: true }))
+            }
+            _ => Err(status),
+        }
+    }
+
+    /// Leadership that was to go to anybody, and has moved since the first try.
+    fn moved(&self, inner: &Inner, ask: &Ask) -> Option<wire::ChangeResponse> {
+        let first = self.first_leader.filter(|_| self.was_tried && *ask == Ask::HandOver(None))?;
+        let metrics = inner.metrics()?;
+        let leader = metrics.current_leader.filter(|id| *id != first)?;
+        let name = metrics.membership_config.membership().get_node(&leader)?.name.clone();
+        Some(inner.change_response(Obeyed { message: format!("{name} ({leader:016x}) leads now"), changed: true }))
+    }
+}
+
+/// A request that its server gives up after `left`.
+fn limited<T>(message: T, left: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(left);
+    request
+}
+
+/// Whether another try may fare better.
+fn may_pass(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted)
+}
+
+fn not_the_leader(inner: &Inner) -> Status {
+    Status::unavailable(format!("{} does not lead", inner.config.node_name))
+}
+
+fn no_leader(inner: &Inner) -> Status {
+    match inner.member() {
+        None => Status::failed_precondition(format!(
+            "{} belongs to no cluster yet: {}; ask a member instead",
+            inner.config.node_name,
+            inner.readiness().1
+        )),
+        Some((_, raft)) => Status::unavailable(format!(
+            "no leader took it (term {}); `prefixd ctl member list` shows who answers. If the quorum is lost for good, \
+             stop the nodes that are left and run `prefixd recover --data-dir DIR` on the one with the longest log",
+            raft.metrics().borrow_watched().current_term
+        )),
+    }
+}

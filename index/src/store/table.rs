@@ -339,7 +339,7 @@ mod tests {
                 }
                 None => {}
             }
-            retired.drain(..).for_each(|(granule, granules)| space.give(granule, granules));
+            retired.drain(..).for_each(|(granule, granules)| space.give(&shared.memory, granule, granules));
             let found = shared.table.find(&shared.memory, hash, |at| held.get(&hash) == Some(&at));
             assert_eq!(found, held.get(&hash).copied());
             assert_eq!(keys.total(), held.len() as u64);

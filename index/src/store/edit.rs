@@ -217,7 +217,7 @@ impl Store {
         // A span has no position of nobody's in it, so it stays in one piece.
         let moved: Vec<Span> = spans.iter().filter_map(|span| shifted(span, *to.get(span.start as usize)?)).collect();
         if moved.len() != spans.len() || self.publish(&new, (0, &[], &moved)).is_none() {
-            self.space.give(target, slab::granules(new.shape().room, shape.width));
+            self.space.give(memory, target, slab::granules(new.shape().room, shape.width));
             return None;
         }
         if let Some(record) = self.records.get_mut(number as usize) {

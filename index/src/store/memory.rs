@@ -55,7 +55,7 @@ impl Memory {
         if words.is_null() {
             return None;
         }
-        advise_huge(words);
+        advise(words, CHUNK_BYTES, Advice::Huge);
         // Zeroed bytes are initialised words: an AtomicU64 has the representation of a u64. So invariant 1 holds.
         match place.compare_exchange(ptr::null_mut(), words, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Some(chunk * CHUNK_GRANULES),
@@ -115,6 +115,15 @@ impl Memory {
     }
 }
 
+impl Memory {
+    /// Lets the system have what backs some granules until they are used again: they read as zeroes from then on. The
+    /// caller knows that nobody needs what they hold.
+    pub(crate) fn release(&self, granule: u32, granules: u32) {
+        let words = self.words(granule, 0, granules as usize * GRANULE_WORDS);
+        advise(words.as_ptr().cast_mut(), size_of_val(words), Advice::Unneeded);
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         for place in &mut self.chunks {
@@ -127,20 +136,39 @@ impl Drop for Memory {
     }
 }
 
-/// Asks for huge pages, which the region's random accesses profit from. Nothing depends on the answer.
+/// What the system is told of a range of words. Nothing depends on whether it listens.
+#[derive(Copy, Clone)]
+enum Advice {
+    /// Random accesses profit from huge pages.
+    Huge,
+    /// What the range holds is not needed any more.
+    Unneeded,
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
-fn advise_huge(words: *mut AtomicU64) {
+fn advise(words: *mut AtomicU64, bytes: usize, advice: Advice) {
+    const PAGE_BYTES: usize = 4_096;
+    const MADV_DONTNEED: i32 = 4;
     const MADV_HUGEPAGE: i32 = 14;
     // SAFETY: this is the C library's madvise, which std links.
     unsafe extern "C" {
         fn madvise(address: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
     }
-    // SAFETY: the range is one chunk, allocated just now; MADV_HUGEPAGE changes how it is backed, not what it holds.
-    let _ = unsafe { madvise(words.cast(), CHUNK_BYTES, MADV_HUGEPAGE) };
+    let advice = match advice {
+        Advice::Huge => MADV_HUGEPAGE,
+        Advice::Unneeded => MADV_DONTNEED,
+    };
+    if !words.addr().is_multiple_of(PAGE_BYTES) || !bytes.is_multiple_of(PAGE_BYTES) || bytes == 0 {
+        return;
+    }
+    // SAFETY: the range is whole pages of one chunk, which is private anonymous memory of ours. MADV_HUGEPAGE changes how
+    // it is backed. After MADV_DONTNEED it stays mapped and reads as zeroes, which are words (1), and which to a reader is
+    // no different from stores by the writer.
+    let _ = unsafe { madvise(words.cast(), bytes, advice) };
 }
 
 #[cfg(not(all(target_os = "linux", not(miri))))]
-fn advise_huge(_words: *mut AtomicU64) {}
+fn advise(_words: *mut AtomicU64, _bytes: usize, _advice: Advice) {}
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +189,21 @@ mod tests {
             memory.prefetch(granule);
             let _ = (memory.line(granule), memory.words(granule, usize::MAX / 2, usize::MAX).len());
         }
+    }
+
+    #[test]
+    fn what_is_released_can_be_used_again() {
+        let memory = Memory::new();
+        memory.grow(0);
+        memory.line(64)[0].store(7, Ordering::Relaxed);
+        memory.line(128)[0].store(8, Ordering::Relaxed);
+        memory.release(64, 64);
+        assert!([0, 7].contains(&memory.line(64)[0].load(Ordering::Relaxed)));
+        assert_eq!(memory.line(128)[0].load(Ordering::Relaxed), 8);
+        memory.line(64)[0].store(9, Ordering::Relaxed);
+        assert_eq!(memory.line(64)[0].load(Ordering::Relaxed), 9);
+        memory.release(65, 10);
+        assert_eq!(memory.line(128)[0].load(Ordering::Relaxed), 8, "parts of pages stay");
     }
 
     #[test]

@@ -273,7 +273,7 @@ impl Store {
             && stamp < until
         {
             self.limbo.pop_front();
-            self.space.give(granule, granules);
+            self.space.give(&self.shared.memory, granule, granules);
         }
     }
 

@@ -186,6 +186,8 @@ impl<'m> Slab<'m> {
                     <[u8; 8]>::try_from(hash(*at)).is_ok_and(|b| u64::from_le_bytes(b) == word.load(Ordering::Relaxed))
                 })
                 .count(),
+            16 => matching_words::<2>(words, hash),
+            32 => matching_words::<4>(words, hash),
             width => words
                 .chunks_exact(words_of(width).max(1))
                 .enumerate()
@@ -197,6 +199,19 @@ impl<'m> Slab<'m> {
         };
         matched as u32
     }
+}
+
+/// How many hashes of `N` whole words are those that `hash` gives.
+#[inline]
+fn matching_words<'h, const N: usize>(words: &[AtomicU64], hash: impl Fn(usize) -> &'h [u8]) -> usize {
+    let is_next = |(at, words): &(usize, &[AtomicU64; N])| {
+        let (parts, rest) = hash(*at).as_chunks::<8>();
+        let pairs = parts.iter().zip(words.iter());
+        rest.is_empty()
+            && parts.len() == N
+            && pairs.fold(0, |odd, (part, word)| odd | (u64::from_le_bytes(*part) ^ word.load(Ordering::Relaxed))) == 0
+    };
+    words.as_chunks::<N>().0.iter().enumerate().take_while(is_next).count()
 }
 
 /// True when the words are those of a hash as long as them.

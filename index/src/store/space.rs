@@ -12,6 +12,9 @@ const BLOCK_PAGES: u32 = 4;
 /// Granules of a block.
 const BLOCK: u32 = PAGE * BLOCK_PAGES;
 const CHUNK_PAGES: u32 = CHUNK_GRANULES / PAGE;
+/// After so many pages have become free, those in runs of this length are released if a quarter of all is free.
+const RELEASE_PAGES: u32 = 256;
+const RELEASE_RUN: u32 = 32;
 /// Sizes of pieces that blocks are cut into, in granules: the largest for each number of pieces.
 const SIZES: [u32; 28] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 23, 25, 28, 32, 36, 42, 51, 64];
@@ -35,6 +38,8 @@ pub(crate) struct Space {
     open: [BTreeSet<u32>; SIZES.len()],
     classes: [u8; MAX_SMALL as usize + 1],
     used_granules: u64,
+    /// Pages that have become free since some were released last.
+    loose: u32,
 }
 
 impl Space {
@@ -48,6 +53,7 @@ impl Space {
             // There are 28 classes.
             classes: std::array::from_fn(|granules| class(granules) as u8),
             used_granules: 0,
+            loose: 0,
         }
     }
 
@@ -81,12 +87,26 @@ impl Space {
     }
 
     /// Takes a piece back that was asked for with the same `granules`.
-    pub(crate) fn give(&mut self, first: u32, granules: u32) {
+    pub(crate) fn give(&mut self, memory: &Memory, first: u32, granules: u32) {
         let granules = granules.max(1);
         self.used_granules -= u64::from(self.rounded(granules));
         match self.class(granules) {
             Some(class) => self.give_small(first, class),
             None => self.give_pages(first / PAGE, granules.div_ceil(PAGE)),
+        }
+        self.release(memory);
+    }
+
+    /// Lets the system have long runs of free pages, if enough has become free and much is.
+    fn release(&mut self, memory: &Memory) {
+        if self.loose < RELEASE_PAGES {
+            return;
+        }
+        self.loose = 0;
+        let free: u32 = self.free.values().sum();
+        if free >= self.chunks * CHUNK_PAGES / 4 {
+            let runs = self.free.iter().filter(|(_, len)| **len >= RELEASE_RUN);
+            runs.for_each(|(first, len)| memory.release(first * PAGE, len * PAGE));
         }
     }
 
@@ -170,6 +190,7 @@ impl Space {
     }
 
     fn give_pages(&mut self, mut first: u32, mut count: u32) {
+        self.loose += count;
         let is_one_chunk = |a: u32, b: u32| a / CHUNK_PAGES == b / CHUNK_PAGES;
         if let Some((&before, &len)) = self.free.range(..first).next_back()
             && before + len == first
@@ -213,10 +234,10 @@ mod tests {
                 let at = dice.roll(held.len() as u64) as usize;
                 let (first, granules) = held.iter().nth(at).map(|(a, b)| (*a, *b)).unwrap();
                 held.remove(&first);
-                space.give(first, granules);
+                space.give(&memory, first, granules);
             }
         }
-        held.into_iter().for_each(|(first, granules)| space.give(first, granules));
+        held.into_iter().for_each(|(first, granules)| space.give(&memory, first, granules));
         assert_eq!(space.used_granules(), 0, "everything is back");
         assert_eq!(space.free.values().sum::<u32>() + 1, space.chunks * CHUNK_PAGES);
     }

@@ -171,7 +171,7 @@ impl Keys {
         let shard = table.shard(hash);
         let count = self.counts[number] + 1;
         if u64::from(count) * 100 > u64::from(shard.buckets) * SLOTS as u64 * 86 {
-            let buckets = (u64::from(shard.buckets) * 7 / 5 + 1).max(u64::from(count) / 5) as u32;
+            let buckets = (u64::from(shard.buckets) * 5 / 4 + 1).max(u64::from(count) / 6) as u32;
             if !rebuild((table, memory, space), number, buckets, retired) && count >= shard.buckets * SLOTS as u32 {
                 return false;
             }
@@ -339,7 +339,7 @@ mod tests {
                 }
                 None => {}
             }
-            retired.drain(..).for_each(|(granule, granules)| space.give(granule, granules));
+            retired.drain(..).for_each(|(granule, granules)| space.give(&shared.memory, granule, granules));
             let found = shared.table.find(&shared.memory, hash, |at| held.get(&hash) == Some(&at));
             assert_eq!(found, held.get(&hash).copied());
             assert_eq!(keys.total(), held.len() as u64);

@@ -169,9 +169,7 @@ impl Disk {
         if let Change::Vote(vote) = change {
             let last = self.held().promised_vote;
             let rises = last.is_none_or(|last| rank(&last) <= rank(&vote)) || !world.plan.sees_disks;
-            world.holds(Invariant::Vote, rises, || {
-                format!("node {} saves {vote:?} after {last:?}", self.node)
-            });
+            world.holds(Invariant::Vote, rises, || format!("node {} saves {vote:?} after {last:?}", self.node));
             if world.plan.plant == Plant::ForgottenVote {
                 let mut held = self.held();
                 held.seen.vote = Some(vote);

@@ -1,8 +1,8 @@
 //! Time, tasks and chance of a simulated run, all of one thread and all from one seed.
 //!
 //! The next task to run is drawn from those that are ready; when none is, time jumps to the next timer. Tasks belong to
-//! a group, and a group can be ended as a power cut ends a process: nothing in it ever runs again. Look at [`super::runtime`] for what Raft
-//! sees of this.
+//! a group, and a group can be ended as a power cut ends a process: nothing in it ever runs again. Look at
+//! [`super::runtime`] for what Raft sees of this.
 
 use futures::future::BoxFuture;
 use futures::task::{ArcWake, waker};

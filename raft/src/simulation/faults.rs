@@ -28,6 +28,12 @@ fn crash_for(world: &Arc<World>, id: u64, longest: Duration) {
     restart_later(world, id, executor::between(Duration::from_millis(20), longest));
 }
 
+/// Lets writes gather in front of disks that don't sync, so that a power cut has something to take.
+async fn stall_before(world: &World, ids: std::ops::RangeInclusive<u64>) {
+    ids.for_each(|id| world.disk(id).stall(Duration::from_secs(1)));
+    executor::sleep(executor::between(Duration::from_millis(20), Duration::from_millis(300))).await;
+}
+
 /// Cuts some nodes off from the rest, in one direction or both.
 fn partition(world: &World) {
     let count = executor::chance(|rng| rng.random_range(1..=world.shape.nodes / 2));
@@ -62,6 +68,9 @@ async fn one(world: &Arc<World>) {
         }
         25..33 => {
             world.count("power loss of all", 0, (0, 0));
+            if executor::happens(0.5) {
+                stall_before(world, world.ids()).await;
+            }
             world.ids().for_each(|id| crash_for(world, id, longest));
         }
         33..53 => partition(world),
@@ -78,6 +87,10 @@ async fn one(world: &Arc<World>) {
             let id = any(world);
             world.count("disk stall", id, (0, 0));
             world.disk(id).stall(executor::between(Duration::from_millis(50), longest));
+            if executor::happens(0.5) {
+                stall_before(world, id..=id).await;
+                crash_for(world, id, longest);
+            }
         }
         82..88 => {
             let jump: i64 = executor::chance(|rng| rng.random_range(-3_600_000_000..=3_600_000_000));

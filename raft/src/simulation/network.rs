@@ -39,7 +39,7 @@ fn travel(world: &World, from: u64, to: u64) -> Option<Duration> {
         return None;
     }
     let delay = executor::between(world.shape.delay / 4, world.shape.delay * 2) + wire.extra;
-    if !executor::happens(0.004) {
+    if !executor::happens(0.008) {
         return Some(delay);
     }
     world.count("message held up", from, (to, 0));

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 type Raft = openraft::Raft<SimConfig, SimMachine>;
 
 /// Between looks at what is due.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(150);
 const LEADER_WAIT: Duration = Duration::from_millis(200);
 /// How long a lane tries one batch.
 const PROPOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -56,7 +56,7 @@ pub(super) struct Member {
 /// The paces of a simulated node: a third of a real one's.
 fn timing() -> Timing {
     Timing {
-        heartbeat: Duration::from_millis(80),
+        heartbeat: Duration::from_millis(110),
         election_min: Duration::from_millis(300),
         election_max: Duration::from_millis(600),
         propose_timeout: PROPOSE_TIMEOUT,
@@ -292,10 +292,10 @@ async fn lead(member: Arc<Member>) {
         if summary.meta != member.wanted_meta() || !summary.meta_was_set {
             member.propose(Command::ClusterMeta(member.wanted_meta())).await;
         }
-        if tick % 8 == 0 || summary.wants_sweep {
+        if tick.is_multiple_of(6) || summary.wants_sweep {
             while member.propose(Command::Sweep).await {}
         }
-        if tick % 17 == 0
+        if tick.is_multiple_of(11)
             && let Some((index, digest)) = member.core.published.latest_digest()
         {
             member.propose(Command::Audit(Audit { index, digest })).await;

@@ -21,9 +21,9 @@ pub(super) const HASHES: u8 = 6;
 /// Tokens of an entry: these and the number of its update, so that a lookup tells which update it shows.
 pub(super) const BASE_TOKENS: i32 = 100;
 /// Between looks at everything.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(80);
 /// Looks after which a node that has applied nothing new is compared again.
-const IDLE_LOOKS: u64 = 16;
+const IDLE_LOOKS: u64 = 12;
 /// How near to its expiry an entry may be shown or not.
 const EXPIRY_SLACK_US: u64 = 2_000;
 
@@ -265,7 +265,7 @@ impl Truth {
     /// What a node that has applied everything shows must be what the log says.
     pub(super) fn compare(&mut self, world: &World, member: &Member, clients: u64, looks: u64) {
         let latest = self.latest();
-        let is_idle = looks % IDLE_LOOKS != 0 && self.compared.get(&member.group) == Some(&latest);
+        let is_idle = !looks.is_multiple_of(IDLE_LOOKS) && self.compared.get(&member.group) == Some(&latest);
         if member.core.published.applied_index() != latest || is_idle {
             return;
         }

@@ -102,7 +102,7 @@ impl Shape {
         let nodes = pick(&[3, 3, 3, 5]);
         Self {
             nodes,
-            faults: Duration::from_secs(pick(&[4, 7, 12])),
+            faults: Duration::from_secs(pick(&[3, 5, 9])),
             loss: [0.0, 0.005, 0.05][usize::try_from(pick(&[0, 1, 2])).unwrap()],
             delay: Duration::from_micros(pick(&[500, 2_000, 10_000])),
             sync: Duration::from_micros(pick(&[300, 2_000, 8_000])),

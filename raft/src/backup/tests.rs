@@ -285,8 +285,11 @@ async fn a_node_under_load_gives_a_consistent_backup_and_one_at_a_time() {
         chain
     });
     for round in 0..5 {
+        // While a snapshot is in the making the first one waits, however small the index.
+        let snapshot = node.inner.core.begin_cut(usize::MAX).await.unwrap();
         let mut parts = node.inner.take_backup().unwrap();
         assert_eq!(node.inner.take_backup().err().unwrap().code(), tonic::Code::ResourceExhausted);
+        node.inner.core.end_cut(&snapshot).await;
         let path = dir.path().join(format!("{round}.pfbk"));
         let mut file = File::create(&path).unwrap();
         while let Some(part) = parts.next().await {

@@ -60,11 +60,11 @@ pub(crate) fn config(dir: &Path) -> NodeConfig {
 }
 
 /// Starts a node on a disk that an earlier one may be just letting go of.
-pub(crate) async fn started(dir: &TempDir) -> Node {
+pub(crate) async fn started(dir: &Path) -> Node {
     let began = Instant::now();
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        match Node::start(config(dir.path()), listener).await {
+        match Node::start(config(dir), listener).await {
             Ok(node) => return node,
             Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
         }
@@ -83,7 +83,7 @@ pub(crate) async fn ready(node: &Node) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_node_lets_go_of_its_disk_and_comes_back_with_what_it_held() {
     let dir = tempfile::tempdir().unwrap();
-    let node = started(&dir).await;
+    let node = started(dir.path()).await;
     ready(&node).await;
     let exact = Some(Exact { hash: b"h".to_vec(), token_count: 64 });
     let update = Update {
@@ -101,7 +101,7 @@ async fn a_stopped_node_lets_go_of_its_disk_and_comes_back_with_what_it_held() {
     node.stop().await;
     assert!(node.submit(Vec::new()).await.is_err(), "a stopped node takes nothing in");
     drop(node);
-    let node = started(&dir).await;
+    let node = started(dir.path()).await;
     ready(&node).await;
     assert_eq!((node.totals().entries, node.status().incarnation), (1, 2));
     assert_eq!(node.digest(None).unwrap().1, before.1);
@@ -111,7 +111,7 @@ async fn a_stopped_node_lets_go_of_its_disk_and_comes_back_with_what_it_held() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_committed_command_of_a_later_release_stops_the_node_with_both_versions() {
     let dir = tempfile::tempdir().unwrap();
-    let node = started(&dir).await;
+    let node = started(dir.path()).await;
     ready(&node).await;
     node.stop().await;
     drop(node);
@@ -131,7 +131,7 @@ async fn a_committed_command_of_a_later_release_stops_the_node_with_both_version
     drop((log, data_dir));
     // Again and again: a node never skips an entry.
     for _ in 0..2 {
-        let node = started(&dir).await;
+        let node = started(dir.path()).await;
         let why = tokio::time::timeout(PATIENCE, node.failed()).await.expect("the node goes on");
         assert!(why.contains("format version 2 is not readable by this release, which reads 1 to 1"), "{why}");
         assert!(why.contains(&format!("log entry {} can't be read", pos.index)), "{why}");

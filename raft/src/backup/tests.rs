@@ -272,7 +272,7 @@ async fn a_backup_waits_for_a_snapshot_and_gives_way_to_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_under_load_gives_a_consistent_backup_and_one_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
-    let node = started(&dir).await;
+    let node = started(dir.path()).await;
     ready(&node).await;
     let stop = Arc::new(AtomicBool::new(false));
     let (load, ended) = (node.clone(), stop.clone());

@@ -1,9 +1,9 @@
 //! Three whole nodes of which one plays an older release: the level waits for it, rises without it being asked twice, and
 //! never lets such a one in again.
 
-use super::*;
 use crate::operate::Ask;
-use crate::{BootstrapMode, Limits, Node, NodeConfig, Peer, Timing};
+use crate::suite::config;
+use crate::{BootstrapMode, Node, NodeConfig, Peer};
 use prefixd_proto::node as wire;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -23,16 +23,11 @@ impl Place {
         let mut listener = listener;
         loop {
             let config = NodeConfig {
-                data_dir: self.dir.path().to_owned(),
                 node_name: self.peers[self.at].name.clone(),
                 peers: self.peers.clone(),
                 bootstrap: BootstrapMode::Peers,
-                advertise_addr: None,
-                meta: ClusterMeta::default(),
-                timing: Timing::default(),
-                limits: Limits::default(),
-                tls: None,
                 feature_max,
+                ..config(self.dir.path())
             };
             // The one before may be just letting go of port and disk.
             let bound = listener.take().map_or_else(|| TcpListener::bind(&self.peers[self.at].addr), Ok);

@@ -1,44 +1,16 @@
 //! A recovery that is cut short after each of its steps, and done again, or started over.
 
 use super::*;
-use crate::{BootstrapMode, Limits, Node, NodeConfig, Timing};
-use prefixd_index::command::{ClusterMeta, Command};
+use crate::Node;
+use crate::suite::{PATIENCE, started};
+use prefixd_index::command::Command;
 use prefixd_index::delta::{Delta, Exact, PrefixEntry, Update};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Instant;
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const OLD: u128 = 7;
 const NEW: u128 = 8;
-
-fn config(dir: &Path) -> NodeConfig {
-    NodeConfig {
-        data_dir: dir.to_owned(),
-        node_name: "n0".into(),
-        peers: Vec::new(),
-        bootstrap: BootstrapMode::Solo,
-        advertise_addr: None,
-        meta: ClusterMeta::default(),
-        timing: Timing::default(),
-        limits: Limits::default(),
-        tls: None,
-        feature_max: FEATURE_MAX,
-    }
-}
-
-async fn started(dir: &Path) -> Node {
-    let began = Instant::now();
-    loop {
-        match Node::start(config(dir), TcpListener::bind("127.0.0.1:0").unwrap()).await {
-            Ok(node) => return node,
-            // The one before may be just letting go of the disk.
-            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 async fn ready(node: &Node) {
     let began = Instant::now();

@@ -12,12 +12,13 @@ use prefixd_proto::inferencecache::{CacheStateUpdate, PrefixEntry};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
+use served::{Fault, Served};
 use std::collections::BTreeSet;
-use std::error::Error;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+
+mod served;
 
 const ENTRIES: u64 = 1_000_000;
 const MAX_BYTES_AN_ENTRY: f64 = 20.0;
@@ -28,60 +29,14 @@ const PROMPTS: usize = 256;
 const BLOCK_TOKENS: i32 = 16;
 /// Blocks that one turn of a conversation adds at most.
 const TURN_BLOCKS: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(60);
 
-type Fault = Box<dyn Error + Send + Sync>;
 type Blocks = Vec<bytes::Bytes>;
 
-/// The node, ended with the bench.
-struct Served {
-    child: Child,
-    addrs: Value,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended by itself, which would have been noticed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Served {
-    fn start(dir: &Path, data_dir: &Path) -> Result<Self, Fault> {
-        let addr_file = dir.join("addrs.json");
-        let child = Command::new(env!("CARGO_BIN_EXE_prefixd"))
-            .arg("serve")
-            .args(["grpc", "http", "internal", "node"].map(|port| format!("--{port}-addr=127.0.0.1:0")))
-            .arg(format!("--addr-file={}", addr_file.display()))
-            .arg(format!("--data-dir={}", data_dir.display()))
-            .args(["--max-index-entries=0", "--default-ttl=24h", "--log-level=warn"])
-            .stdout(Stdio::null())
-            .spawn()?;
-        let mut served = Self { child, addrs: Value::Null };
-        let began = Instant::now();
-        while served.addrs.is_null() || ureq::get(&format!("http://{}/readyz", served.addr("http"))).call().is_err() {
-            if began.elapsed() > PATIENCE {
-                return Err("the node was never ready".into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-            let text = std::fs::read(&addr_file).ok();
-            served.addrs = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or(Value::Null);
-        }
-        Ok(served)
-    }
-
-    fn addr(&self, port: &str) -> &str {
-        self.addrs[port].as_str().unwrap_or_default()
-    }
-
-    /// MiB that the process had resident at most, and forgets it.
-    fn peak_mib(&self) -> Result<u64, Fault> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM: has it ended?")?;
-        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? / 1_024)
-    }
+/// MiB that the process had resident at most, and forgets it.
+fn peak_mib(served: &Served) -> Result<u64, Fault> {
+    let peak = served.memory_bytes("VmHWM")?;
+    std::fs::write(format!("/proc/{}/clear_refs", served.id()), "5")?;
+    Ok(peak >> 20)
 }
 
 fn blocks(rng: &mut StdRng, count: usize) -> Blocks {
@@ -147,14 +102,13 @@ fn timed(arguments: &[&str]) -> Result<(Value, Duration), Fault> {
 async fn bench(entries: u64) -> Result<(), Fault> {
     let dir = tempfile::tempdir()?;
     let text = |name: &str| dir.path().join(name).display().to_string();
-    let served = Served::start(dir.path(), &dir.path().join("data"))?;
-    let channel = Endpoint::from_shared(format!("http://{}", served.addr("grpc")))?.connect().await?;
-    let mut client = InferenceCacheClient::new(channel);
+    let served = Served::start(dir.path(), &["--max-index-entries=0".into(), "--default-ttl=24h".into()])?;
+    let mut client = served.client().await?;
     let began = Instant::now();
     fill(&mut client, entries).await?;
     println!("filled in {:.1} s", began.elapsed().as_secs_f64());
-    let (file, admin) = (text("bench.pfbk"), served.addr("node").to_owned());
-    let before = served.peak_mib()?;
+    let (file, admin) = (text("bench.pfbk"), served.addr("node")?.to_owned());
+    let before = peak_mib(&served)?;
     let (taken, took) = timed(&["ctl", "--admin", &admin, "backup", &file])?;
     let there = taken["entries"].as_u64().unwrap_or_default();
     let bytes_an_entry = taken["bytes_an_entry"].as_f64().unwrap_or(f64::MAX);
@@ -163,7 +117,7 @@ async fn bench(entries: u64) -> Result<(), Fault> {
          before, {} MiB during",
         taken["file_bytes"],
         took.as_secs_f64(),
-        served.peak_mib()?
+        peak_mib(&served)?
     );
     drop(served);
     println!("verify: {:.2} s", timed(&["backup", "verify", &file])?.1.as_secs_f64());

@@ -7,14 +7,15 @@
 
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use prefixd_proto::inferencecache::{CacheStateUpdate, LookupRouteRequest, PrefixEntry};
-use serde_json::{Value, json};
-use std::error::Error;
+use serde_json::json;
+use served::{Fault, Served};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+
+mod served;
 
 const MINUTES: f64 = 30.0;
 const CAP: u64 = 200_000;
@@ -33,81 +34,26 @@ const MAX_DRIFT: f64 = 0.05;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Snapshots, by log entries, that are taken before the run.
 const WARM_SNAPSHOTS: u64 = 4;
-const PATIENCE: Duration = Duration::from_secs(60);
 
-type Fault = Box<dyn Error + Send + Sync>;
-
-/// The node, ended with the bench.
-struct Served {
-    child: Child,
-    addrs: Value,
+fn start(dir: &Path, speedup: f64) -> Result<Served, Fault> {
+    let seconds = |seconds: f64| format!("{}ms", (seconds * 1_000.0 / speedup) as u64);
+    let flags = [
+        format!("--max-index-entries={CAP}"),
+        format!("--default-ttl={}", seconds(1_800.0)),
+        format!("--sweep-interval={}", seconds(60.0)),
+        format!("--audit-interval={}", seconds(60.0)),
+        // An hour by default; the shortest that is allowed is a minute.
+        format!("--session-ttl={}s", (3_600.0 / speedup).max(60.0) as u64),
+        format!("--snapshot-log-entries={}", log_entries(speedup)),
+        "--keep-log-entries=500".into(),
+    ];
+    Served::start(dir, &flags)
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended by itself, which the samples have shown by then.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Served {
-    fn start(dir: &Path, speedup: f64) -> Result<Self, Fault> {
-        let addr_file = dir.join("addrs.json");
-        let log_entries = log_entries(speedup);
-        let seconds = |seconds: f64| format!("{}ms", (seconds * 1_000.0 / speedup) as u64);
-        let child = Command::new(env!("CARGO_BIN_EXE_prefixd"))
-            .arg("serve")
-            .args(["grpc", "http", "internal", "node"].map(|port| format!("--{port}-addr=127.0.0.1:0")))
-            .arg(format!("--addr-file={}", addr_file.display()))
-            .arg(format!("--data-dir={}", dir.join("data").display()))
-            .arg(format!("--max-index-entries={CAP}"))
-            .arg(format!("--default-ttl={}", seconds(1_800.0)))
-            .arg(format!("--sweep-interval={}", seconds(60.0)))
-            .arg(format!("--audit-interval={}", seconds(60.0)))
-            // An hour by default; the shortest that is allowed is a minute.
-            .arg(format!("--session-ttl={}s", (3_600.0 / speedup).max(60.0) as u64))
-            .arg(format!("--snapshot-log-entries={log_entries}"))
-            .arg("--keep-log-entries=500")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let mut served = Self { child, addrs: Value::Null };
-        let began = Instant::now();
-        while served.addrs.is_null() {
-            served.addrs = std::fs::read(&addr_file)
-                .ok()
-                .and_then(|text| serde_json::from_slice(&text).ok())
-                .unwrap_or(Value::Null);
-            if began.elapsed() > PATIENCE {
-                return Err("the node wrote no addresses".into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(served)
-    }
-
-    fn url(&self, port: &str, path: &str) -> Result<String, Fault> {
-        let addr = self.addrs[port].as_str().ok_or_else(|| format!("no address of {port} in {}", self.addrs))?;
-        Ok(format!("http://{addr}{path}"))
-    }
-
-    async fn client(&self) -> Result<InferenceCacheClient<Channel>, Fault> {
-        let channel = Endpoint::from_shared(self.url("grpc", "")?)?.tcp_nodelay(true).connect().await?;
-        Ok(InferenceCacheClient::new(channel))
-    }
-
-    fn resident_bytes(&self) -> Result<u64, Fault> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS: has it ended?")?;
-        Ok(line.trim().trim_end_matches(" kB").trim().parse::<u64>()? * 1_024)
-    }
-
-    fn series(&self, name: &str) -> Result<f64, Fault> {
-        let page = ureq::get(&self.url("http", "/metrics")?).call()?.body_mut().read_to_string()?;
-        let values = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
-        Ok(values.sum())
-    }
+fn series(served: &Served, name: &str) -> Result<f64, Fault> {
+    let page = ureq::get(&served.url("http", "/metrics")?).call()?.body_mut().read_to_string()?;
+    let values = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(values.sum())
 }
 
 /// Log entries between two snapshots.
@@ -173,14 +119,7 @@ async fn ask(
 
 async fn bench(speedup: f64) -> Result<(), Fault> {
     let dir = tempfile::tempdir()?;
-    let served = Served::start(dir.path(), speedup)?;
-    let (began, ready) = (Instant::now(), served.url("http", "/readyz")?);
-    while ureq::get(&ready).call().is_err() {
-        if began.elapsed() > PATIENCE {
-            return Err("the node was never ready".into());
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let served = start(dir.path(), speedup)?;
     let policy = json!({"version": 7, "policies": [{"namespace": "lfu", "eviction": "lfu"}]});
     ureq::post(&served.url("internal", "/policy")?).send(policy.to_string())?;
     let mut client = served.client().await?;
@@ -192,7 +131,7 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
         Ok(())
     };
     // To the cap and a while beyond: the run is about what comes after.
-    while served.series("prefixd_raft_purged_index ")? < (WARM_SNAPSHOTS * log_entries(speedup)) as f64 {
+    while series(&served, "prefixd_raft_purged_index ")? < (WARM_SNAPSHOTS * log_entries(speedup)) as f64 {
         for _ in 0..CAP / (CHAINS * BLOCKS) {
             report().await?;
         }
@@ -210,7 +149,7 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
             sampled = Instant::now();
             let tenth = (began.elapsed().as_secs_f64() / length.as_secs_f64() * 10.0) as usize;
             if let Some((sum, samples)) = tenths.get_mut(tenth) {
-                (*sum, *samples) = (*sum + served.resident_bytes()?, *samples + 1);
+                (*sum, *samples) = (*sum + served.memory_bytes("VmRSS")?, *samples + 1);
             }
         }
     }
@@ -222,8 +161,8 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
         "{MINUTES} minutes in {:.0} s: {} entries reported, {} evicted by the cap, {} there, {matches} lookups matched",
         began.elapsed().as_secs_f64(),
         calls.load(Ordering::Relaxed) * CHAINS * BLOCKS,
-        served.series("inferencecache_index_evictions_total{")?,
-        served.series("prefixd_index_entries ")?,
+        series(&served, "inferencecache_index_evictions_total{")?,
+        series(&served, "prefixd_index_entries ")?,
     );
     println!("resident MiB by tenths: {}", mib.map(|mib| format!("{mib:.1}")).join(" "));
     println!("the last tenth is {:+.2}% of the second", drift * 100.0);

@@ -108,6 +108,7 @@ fn serve(scope: &Scope, member: &Arc<Member>) {
     let mut serving = (**scope.serving.load()).clone();
     let place = serving.partition_point(|held| held.replica < member.replica);
     serving.insert(place, Arc::clone(member));
+    scope.servers.set(serving.len() as u64);
     scope.serving.store(Arc::new(serving));
 }
 
@@ -115,5 +116,6 @@ fn serve(scope: &Scope, member: &Arc<Member>) {
 pub(crate) fn unserve(scope: &Scope, member: &Arc<Member>) {
     let mut serving = (**scope.serving.load()).clone();
     serving.retain(|held| !Arc::ptr_eq(held, member));
+    scope.servers.set(serving.len() as u64);
     scope.serving.store(Arc::new(serving));
 }

@@ -286,6 +286,7 @@ impl Index {
             scheme: scheme.into(),
             entries: Count::default(),
             serving: Default::default(),
+            servers: Count::default(),
         });
         pins.name(Kind::Scope, domain.id, &scope.scheme, Node::Scope(Arc::clone(&scope)));
         self.scopes.insert(ScopeState { shared: Arc::clone(&scope), domain: domain.id, partitions: 0 })?;

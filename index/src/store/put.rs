@@ -59,7 +59,7 @@ impl Store {
             let done = match self.find(place.domain, place.partition, hash) {
                 Some((number, position)) => {
                     let Some(slab) = self.slab(number) else { return };
-                    let count = slab.matching(position, rest.len(), |at| rest.get(at).map_or(&[], |block| block.0));
+                    let count = slab.matching(position, rest, |block| block.0);
                     let (stretch, _) = rest.split_at((count.max(1) as usize).min(rest.len()));
                     self.cover(number, position, place, stretch, said, digest, edits);
                     note(last, number, position, place, stretch);

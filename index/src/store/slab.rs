@@ -134,6 +134,15 @@ impl<'m> Slab<'m> {
         }
     }
 
+    /// Asks for the header and the hash at a position to be brought near, of a slab of which nothing is known yet but that
+    /// its hashes may be of that width.
+    #[inline]
+    pub(crate) fn prefetch(memory: &Memory, at: At, width: usize) {
+        memory.prefetch(at.granule);
+        let each = width.div_ceil(size_of::<u64>());
+        memory.prefetch(at.granule + 1 + (at.position as usize * each / GRANULE_WORDS) as u32);
+    }
+
     /// Asks for the hashes from a position on to be brought near, at most `most` of them; returns how many there are.
     #[inline]
     pub(crate) fn prefetch_hashes(&self, position: u32, most: usize) -> usize {
@@ -172,46 +181,53 @@ impl<'m> Slab<'m> {
             && is_same(self.hash_words(position, 1, shape.width), hash)
     }
 
-    /// How many hashes from a position on are those that `hash` gives from 0 on, at most `most`.
+    /// How many hashes from a position on are those of `items`, in their order.
     #[inline]
-    pub(crate) fn matching<'h>(&self, position: u32, most: usize, hash: impl Fn(usize) -> &'h [u8]) -> u32 {
+    pub(crate) fn matching<T>(&self, position: u32, items: &[T], bytes: impl Fn(&T) -> &[u8]) -> u32 {
         let shape = self.shape();
-        let count = (shape.used.saturating_sub(position)).min(u32::try_from(most).unwrap_or(u32::MAX));
+        let count = shape.used.saturating_sub(position).min(u32::try_from(items.len()).unwrap_or(u32::MAX));
         let words = self.hash_words(position, count, shape.width);
         let matched = match shape.width {
-            8 => words
-                .iter()
-                .enumerate()
-                .take_while(|(at, word)| {
-                    <[u8; 8]>::try_from(hash(*at)).is_ok_and(|b| u64::from_le_bytes(b) == word.load(Ordering::Relaxed))
-                })
-                .count(),
-            16 => matching_words::<2>(words, hash),
-            32 => matching_words::<4>(words, hash),
-            width => words
-                .chunks_exact(words_of(width).max(1))
-                .enumerate()
-                .take_while(|(at, words)| {
-                    let hash = hash(*at);
-                    hash.len() == width as usize && is_same(words, hash)
-                })
-                .count(),
+            8 => matching_words::<1, T>(words, items, bytes),
+            16 => matching_words::<2, T>(words, items, bytes),
+            32 => matching_words::<4, T>(words, items, bytes),
+            width => {
+                let pairs = words.chunks_exact(words_of(width).max(1)).zip(items);
+                let is_next = |(words, item): &(&[AtomicU64], &T)| {
+                    bytes(item).len() == width as usize && is_same(words, bytes(item))
+                };
+                pairs.take_while(is_next).count()
+            }
         };
         matched as u32
     }
 }
 
-/// How many hashes of `N` whole words are those that `hash` gives.
+/// So many hashes are compared before anybody asks whether they were the same.
+const STRIDE: usize = 8;
+
+/// How many hashes of `N` whole words are those of `items`.
 #[inline]
-fn matching_words<'h, const N: usize>(words: &[AtomicU64], hash: impl Fn(usize) -> &'h [u8]) -> usize {
-    let is_next = |(at, words): &(usize, &[AtomicU64; N])| {
-        let (parts, rest) = hash(*at).as_chunks::<8>();
-        let pairs = parts.iter().zip(words.iter());
-        rest.is_empty()
-            && parts.len() == N
-            && pairs.fold(0, |odd, (part, word)| odd | (u64::from_le_bytes(*part) ^ word.load(Ordering::Relaxed))) == 0
+fn matching_words<const N: usize, T>(words: &[AtomicU64], items: &[T], bytes: impl Fn(&T) -> &[u8]) -> usize {
+    let words = words.as_chunks::<N>().0;
+    // Zero when they are the same.
+    let odds = |words: &[AtomicU64; N], item: &T| match bytes(item).as_chunks::<8>() {
+        (parts, []) => match <&[[u8; 8]; N]>::try_from(parts) {
+            Ok(parts) => {
+                let pairs = parts.iter().zip(words);
+                pairs.fold(0, |odd, (part, word)| odd | (u64::from_le_bytes(*part) ^ word.load(Ordering::Relaxed)))
+            }
+            Err(_) => 1,
+        },
+        _ => 1,
     };
-    words.as_chunks::<N>().0.iter().enumerate().take_while(is_next).count()
+    let strides = words.as_chunks::<STRIDE>().0.iter().zip(items.as_chunks::<STRIDE>().0);
+    let is_same = |(words, items): &(&[[AtomicU64; N]; STRIDE], &[T; STRIDE])| {
+        words.iter().zip(*items).fold(0, |odd, (words, item)| odd | odds(words, item)) == 0
+    };
+    let done = strides.take_while(is_same).count() * STRIDE;
+    let rest = words.iter().zip(items).skip(done).take_while(|(words, item)| odds(words, item) == 0);
+    done + rest.count()
 }
 
 /// True when the words are those of a hash as long as them.

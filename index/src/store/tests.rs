@@ -200,7 +200,7 @@ impl Walk {
         let sight = Sight { domain: 5, partition: place.partition, now_us: NOW_US, ttl_us: TTL_US };
         let mut matches = Vec::new();
         let _pin = self.shared.readers.pin(1);
-        sight.chain(&self.shared, chain.len(), |at| &chain[at], &mut matches);
+        sight.chain(&self.shared, &chain, &mut matches);
         let mut expected: Vec<Match> = Vec::new();
         for seat in 0..SEATS as u32 {
             let held = chain.iter().map_while(|hash| {

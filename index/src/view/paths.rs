@@ -38,10 +38,10 @@ impl Paths {
             self.paths.clear();
         }
         let is_it = |path: &Path| {
-            *path.scope.scheme == *request.scheme
-                && *path.adapter == *request.adapter
-                && *path.domain.model == *request.model
-                && *path.domain.tenant.name == *request.tenant
+            is_same(&path.scope.scheme, request.scheme)
+                && is_same(&path.adapter, request.adapter)
+                && is_same(&path.domain.model, request.model)
+                && is_same(&path.domain.tenant.name, request.tenant)
         };
         let known = self.paths.iter().position(is_it);
         let at = match known {
@@ -60,6 +60,16 @@ impl Paths {
         };
         self.paths.get(at)
     }
+}
+
+/// True for equal names. Names are short: a call for each costs more than comparing them here.
+#[inline]
+fn is_same(a: &str, b: &str) -> bool {
+    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
+    let odd =
+        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
+    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
+    a.len() == b.len() && odd == 0 && rest == 0
 }
 
 /// The path of a request, from the tables.

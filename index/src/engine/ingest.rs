@@ -79,6 +79,7 @@ impl Index {
     }
 
     fn apply_update(&mut self, pins: &Pins<'_>, update: &Update, stamp_us: u64, applied: &mut Applied) {
+        self.finish_evicting(pins);
         let at_us = clamp_us(update.timestamp_us, stamp_us);
         let mut added = 0;
         if is_id(&update.scheme) {
@@ -170,21 +171,14 @@ impl Index {
     }
 
     fn apply_event(&mut self, pins: &Pins<'_>, event: &Event, stamp_us: u64, applied: &mut Applied) {
-        let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
-        if member.is_some() {
-            self.last_member.clone_from(&member);
+        if let EventKind::PrefixEvicted { hash, adapter } = &event.kind {
+            self.evict(pins, (&event.tenant, &event.model, &event.replica), hash, adapter);
+            return;
         }
+        self.finish_evicting(pins);
+        let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
         match &event.kind {
-            EventKind::PrefixEvicted { hash, adapter } => {
-                let Some(member) = member else { return };
-                for (slab, position) in self.store.find_all(member.domain.id, hash) {
-                    let partition = self.store.partition_of(slab).and_then(|at| self.partitions.get(at));
-                    let is_named = partition.is_some_and(|p| adapter.is_empty() || *p.shared.adapter == **adapter);
-                    if is_named && self.store.span(slab, member.seat, position).is_some() {
-                        self.remove(pins, member.at, slab, (position, position + 1));
-                    }
-                }
-            }
+            EventKind::PrefixEvicted { .. } => {}
             EventKind::AllCleared => {
                 if let Some(member) = member {
                     self.retire(pins, &member);

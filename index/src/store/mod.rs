@@ -152,10 +152,9 @@ impl Store {
         self.slab(number).is_some_and(|slab| slab.holds(position, hash))
     }
 
-    /// Where a hash is in all partitions of a (tenant, model).
-    pub(crate) fn find_all(&self, domain: u64, hash: &[u8]) -> Vec<(u32, u32)> {
+    /// Adds to `found` where a hash is in all partitions of a (tenant, model).
+    pub(crate) fn find_all(&self, domain: u64, hash: &[u8], found: &mut Vec<(u32, u32)>) {
         let Shared { memory, table, .. } = &*self.shared;
-        let mut found = Vec::new();
         let _ = table.find(memory, table.hash(domain, hash), |at| {
             let slab = slab::slab_at(memory, at);
             let number = slab.number();
@@ -164,7 +163,6 @@ impl Store {
             }
             false
         });
-        found
     }
 
     /// Asks for what a later [`Store::find`] or [`Store::find_all`] needs to be brought near.

@@ -169,17 +169,19 @@ impl Store {
             table.prefetch(memory, hash);
             hashes.push(hash);
         }
-        let mut seen = Seen::new();
+        // One hash repeats none.
+        let mut seen = (hashes.len() > 1).then(Seen::new);
         let mut count = 0;
         for (&hash, (bytes, _)) in hashes.iter().zip(blocks) {
             let is_it = |at: At| {
                 let slab = slab::slab_at(memory, at);
                 slab.partition() == place.partition && slab.holds(at.position, bytes)
             };
-            if count > 0 && (seen.has(hash, &hashes) || table.find(memory, hash, is_it).is_some()) {
+            let repeats = |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.has(hash, &hashes));
+            if count > 0 && (repeats(&seen) || table.find(memory, hash, is_it).is_some()) {
                 break;
             }
-            seen.note(hash, count);
+            seen.iter_mut().for_each(|seen| seen.note(hash, count));
             count += 1;
         }
         hashes.truncate(count);

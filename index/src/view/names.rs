@@ -43,6 +43,16 @@ impl Count {
     }
 }
 
+/// True for equal names. Names are short: a call for each costs more than comparing them here.
+#[inline]
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
+    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
+    let odd =
+        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
+    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
+    a.len() == b.len() && odd == 0 && rest == 0
+}
+
 /// A tenant that holds entries or stats.
 pub(crate) struct Tenant {
     pub(crate) id: u64,

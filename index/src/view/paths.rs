@@ -1,7 +1,7 @@
 //! The way from a request's names to its entries, remembered by each reader: most lookups of a gateway name the same
 //! few scopes, and nothing about a name changes while no name comes or goes.
 
-use super::names::{Domain, Partition, Roster, Scope};
+use super::names::{Domain, Partition, Roster, Scope, is_same};
 use super::tables::Tables;
 use crate::lookup::LookupRequest;
 use std::sync::Arc;
@@ -60,16 +60,6 @@ impl Paths {
         };
         self.paths.get(at)
     }
-}
-
-/// True for equal names. Names are short: a call for each costs more than comparing them here.
-#[inline]
-fn is_same(a: &str, b: &str) -> bool {
-    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
-    let odd =
-        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
-    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
-    a.len() == b.len() && odd == 0 && rest == 0
 }
 
 /// The path of a request, from the tables.

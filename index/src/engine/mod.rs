@@ -31,6 +31,7 @@ use crate::view::names::{Member, Partition};
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
 use evict::Evicting;
+use ingest::Row;
 use member::MemberState;
 use names::{DomainState, PartitionState, Pins, ScopeState, TenantState};
 use orders::Orders;
@@ -156,6 +157,7 @@ impl Index {
         }
         let tables = Arc::clone(&self.tables);
         let pins = Pins::new(&tables);
+        let mut row = Row::default();
         for (at, delta) in batch.deltas.iter().enumerate() {
             // What is beside something is near already.
             if self.evicting.is_none()
@@ -163,8 +165,9 @@ impl Index {
             {
                 self.prefetch(ahead);
             }
-            self.apply_delta(&pins, delta, self.time_us, applied);
+            self.apply_delta(&pins, delta, self.time_us, &mut row, applied);
         }
+        self.finish_row(&mut row);
         self.finish_evicting(&pins);
         BatchOutcome::Applied
     }

@@ -27,6 +27,7 @@ mod word;
 
 pub(crate) use edit::Edit;
 pub(crate) use put::{Last, Place, Said};
+pub(crate) use slab::HashBytes;
 pub(crate) use span::{SEAT_BITS, Span};
 pub(crate) use table::Shared;
 pub(crate) use watch::{SlabImage, Watch};
@@ -217,11 +218,20 @@ impl Store {
         Some(First { accesses, seen_us, tokens, hash, position, start, next })
     }
 
-    /// The stretches of a slab that a seat of a domain has been seen with last at `seen_us`, ascending.
-    pub(crate) fn stretches_at(&self, number: u32, (domain, seat): (u64, u32), seen_us: u64) -> Vec<(u32, u32)> {
+    /// The spans of a slab by which a seat of a domain has been seen last at `seen_us`, ascending.
+    pub(crate) fn spans_at(
+        &self,
+        number: u32,
+        (domain, seat): (u64, u32),
+        seen_us: u64,
+    ) -> impl Iterator<Item = Span> + '_ {
         let is_own = self.record(number).is_some_and(|record| record.domain == domain);
-        let spans = self.spans_of(number, seat).filter(|span| is_own && span.seen_us == seen_us);
-        spans.map(|span| (span.start, span.end)).collect()
+        self.spans_of(number, seat).filter(move |span| is_own && span.seen_us == seen_us)
+    }
+
+    /// The hash at a position of a slab.
+    pub(crate) fn hash_of(&self, number: u32, position: u32) -> Option<HashBytes> {
+        self.slab(number).map(|slab| slab.hash(position))
     }
 
     /// The first prefix of a slab in its tenant's order: a prefix stands where its freshest holder does.

@@ -167,7 +167,10 @@ impl Index {
         loop {
             self.sync_heads();
             let member = self.orders.victims.first()?.age.member.at;
-            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take() {
+            // A slab may have been moved together under it, for what others had there.
+            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take()
+                && self.store.is_at(top.slab, top.first.position, top.first.hash.as_bytes())
+            {
                 return Some(Chosen { member, top });
             }
             if let Some(top) = self.sync_victim(member) {

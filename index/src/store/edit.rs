@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Edit {
     pub(crate) slab: u32,
+    /// The width of its hashes.
+    pub(crate) width: u32,
     /// Entries that are new, and that are gone.
     pub(crate) added: u32,
     pub(crate) removed: u32,
@@ -94,7 +96,7 @@ impl Store {
     ) -> Option<Edit> {
         let had_us = old.iter().map(|span| span.seen_us).min();
         let newest_us = old.iter().map(|span| span.seen_us).max();
-        let mut edit = Edit { slab: number, had_us, newest_us, ..Edit::default() };
+        let mut edit = Edit { slab: number, width: slab.shape().width, had_us, newest_us, ..Edit::default() };
         if old == new {
             return Some(edit);
         }
@@ -128,7 +130,7 @@ impl Store {
     }
 
     /// Lets readers find the new spans of a seat.
-    fn publish(&mut self, slab: &Slab<'_>, (low, old, new): (usize, &[Span], &[Span])) -> Option<()> {
+    pub(super) fn publish(&mut self, slab: &Slab<'_>, (low, old, new): (usize, &[Span], &[Span])) -> Option<()> {
         let spans = slab.spans();
         if old.len() == new.len() {
             let mut changed = old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new);
@@ -179,11 +181,17 @@ impl Store {
             self.keys.remove(parts, hash, At { granule, position }, &mut self.retired);
         }
         self.retire_tables();
+        self.retire_slab(slab);
+    }
+
+    /// Gives the memory of a slab up that nothing leads to any more.
+    pub(super) fn retire_slab(&mut self, slab: &Slab<'_>) {
+        let shape = slab.shape();
         let (array, len) = slab.spans_word();
         if array != 0 {
             self.retire(array, array_granules(len));
         }
-        self.retire(granule, slab::granules(shape.room, shape.width));
+        self.retire(slab.granule, slab::granules(shape.room, shape.width));
     }
 
     /// Moves a slab of whose positions most are nobody's to a smaller one without those, if it then is smaller.
@@ -232,11 +240,7 @@ impl Store {
             }
         }
         self.retire_tables();
-        let (array, len) = slab.spans_word();
-        if array != 0 {
-            self.retire(array, array_granules(len));
-        }
-        self.retire(record.granule, before);
+        self.retire_slab(slab);
         Some(())
     }
 

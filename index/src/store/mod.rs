@@ -7,6 +7,7 @@
 //! `memory` is what they share, `space` and `readers` say when a piece of it may be reused, `table` finds keys, `slab` and
 //! `span` are the layout, `edit` and `put` the writer's changes, `runs` what readers ask.
 
+mod absorb;
 mod edit;
 #[expect(unsafe_code, reason = "memory that readers and the writer share; everything else is built on its safe face")]
 mod memory;

@@ -1,7 +1,7 @@
 //! Entries into slabs: what is there is refreshed where it is, what is new is appended to the block that it follows, if
 //! that is the last of its slab, or gets a slab of its own. So chains lie in runs however they came.
 
-use super::slab::{self, NUMBER, PARTITION, SHAPE, SPANS, Shape, Slab};
+use super::slab::{self, PARTITION, SHAPE, SPANS, Shape, Slab};
 use super::span::Span;
 use super::table::{At, Shared};
 use super::{Edit, Record, Store};
@@ -58,6 +58,13 @@ impl Store {
         while let Some(&(hash, _)) = rest.first() {
             let done = match self.find(place.domain, place.partition, hash) {
                 Some((number, position)) => {
+                    let (number, position) = match position {
+                        0 if rest.len() > 1 && self.absorb(place, number, rest, *last) => {
+                            let Some(found) = self.find(place.domain, place.partition, hash) else { return };
+                            found
+                        }
+                        _ => (number, position),
+                    };
                     let Some(slab) = self.slab(number) else { return };
                     let count = slab.matching(position, rest, |block| block.0);
                     let (stretch, _) = rest.split_at((count.max(1) as usize).min(rest.len()));
@@ -235,8 +242,7 @@ impl Store {
         debug_assert!(record.granule == 0 || partition != 0);
         slab.header[SPANS].store(0, Ordering::Relaxed);
         slab.header[PARTITION].store(partition, Ordering::Relaxed);
-        slab.header[SHAPE].store(Shape { width, room, used: 0 }.encode(), Ordering::Relaxed);
-        slab.header[NUMBER].store(u64::from(number), Ordering::Relaxed);
+        slab.header[SHAPE].store(Shape { number, width, room, used: 0 }.encode(), Ordering::Relaxed);
         Some(granule)
     }
 

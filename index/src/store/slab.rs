@@ -1,5 +1,5 @@
 //! The layout of a slab: up to 255 hashes of one width side by side, of one partition, and whose they are. The first
-//! granule is its header. Hashes are appended and never changed; everything else is in the spans. See `span` for
+//! granule begins with its header. Hashes are appended and never changed; everything else is in the spans. See `span` for
 //! those, `edit` for the writer's changes, `runs` for what readers do with it.
 
 use super::memory::{GRANULE_WORDS, Line, Memory};
@@ -14,10 +14,10 @@ pub(crate) const SPANS: usize = 0;
 const INLINE: usize = 1;
 /// The partition's id.
 pub(crate) const PARTITION: usize = 5;
-/// Width of a hash in bytes, hashes that there is room for, hashes used.
+/// The writer's number for the slab, width of a hash in bytes, hashes that there is room for, hashes used.
 pub(crate) const SHAPE: usize = 6;
-/// The writer's number for the slab.
-pub(crate) const NUMBER: usize = 7;
+/// Where hashes begin: the first short one lies beside what leads to it.
+const HASHES: usize = 7;
 
 /// Most positions of a slab: one less than a byte counts.
 const MAX_POSITIONS: u32 = 255;
@@ -29,6 +29,7 @@ const MAX_GRANULES: u32 = 64;
 /// What a slab's shape word says.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    pub(crate) number: u32,
     pub(crate) width: u32,
     pub(crate) room: u32,
     pub(crate) used: u32,
@@ -36,11 +37,18 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn encode(self) -> u64 {
-        (u64::from(self.width) << 32) | (u64::from(self.room) << 16) | u64::from(self.used)
+        let lengths = (self.width << 16) | (self.room << 8) | self.used;
+        (u64::from(self.number) << 32) | u64::from(lengths)
     }
 
     fn decode(word: u64) -> Self {
-        Self { width: (word >> 32) as u32 & 0xff, room: (word >> 16) as u32 & 0xff, used: word as u32 & 0xff }
+        let lengths = word as u32;
+        Self {
+            number: (word >> 32) as u32,
+            width: (lengths >> 16) & 0xff,
+            room: (lengths >> 8) & 0xff,
+            used: lengths & 0xff,
+        }
     }
 }
 
@@ -56,12 +64,13 @@ pub(crate) fn most_positions(width: u32) -> u32 {
 
 /// Positions that a slab of so many granules has room for.
 pub(crate) fn room(granules: u32, width: u32) -> u32 {
-    ((granules - 1) * GRANULE_WORDS as u32 / words_of(width).max(1) as u32).min(MAX_POSITIONS)
+    let words = (granules * GRANULE_WORDS as u32).saturating_sub(HASHES as u32);
+    (words / words_of(width).max(1) as u32).min(MAX_POSITIONS)
 }
 
 /// Granules of a slab with room for so many positions.
 pub(crate) fn granules(positions: u32, width: u32) -> u32 {
-    1 + (positions * words_of(width) as u32).div_ceil(GRANULE_WORDS as u32)
+    (HASHES as u32 + positions * words_of(width) as u32).div_ceil(GRANULE_WORDS as u32)
 }
 
 /// A slab that may be read.
@@ -103,7 +112,7 @@ impl<'m> Slab<'m> {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        self.header[NUMBER].load(Ordering::Relaxed) as u32
+        self.shape().number
     }
 
     /// Where the spans are, if not in the header, and how many.
@@ -140,7 +149,10 @@ impl<'m> Slab<'m> {
     pub(crate) fn prefetch(memory: &Memory, at: At, width: usize) {
         memory.prefetch(at.granule);
         let each = width.div_ceil(size_of::<u64>());
-        memory.prefetch(at.granule + 1 + (at.position as usize * each / GRANULE_WORDS) as u32);
+        let line = (HASHES + at.position as usize * each) / GRANULE_WORDS;
+        if line > 0 {
+            memory.prefetch(at.granule + line as u32);
+        }
     }
 
     /// Asks for the hashes from a position on to be brought near, at most `most` of them; returns how many there are.
@@ -149,9 +161,11 @@ impl<'m> Slab<'m> {
         let shape = self.shape();
         let count = (shape.used.saturating_sub(position) as usize).min(most);
         let each = words_of(shape.width);
-        let first = self.granule + 1 + (position as usize * each / GRANULE_WORDS) as u32;
-        let granules = (count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
-        (first..).take(granules).for_each(|granule| self.memory.prefetch(granule));
+        let first = HASHES + position as usize * each;
+        let granules = (first % GRANULE_WORDS + count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
+        (self.granule + (first / GRANULE_WORDS) as u32..)
+            .take(granules)
+            .for_each(|granule| self.memory.prefetch(granule));
         count
     }
 
@@ -159,7 +173,7 @@ impl<'m> Slab<'m> {
     #[inline]
     pub(crate) fn hash_words(&self, position: u32, count: u32, width: u32) -> &'m [AtomicU64] {
         let each = words_of(width);
-        self.memory.words(self.granule, GRANULE_WORDS + position as usize * each, count as usize * each)
+        self.memory.words(self.granule, HASHES + position as usize * each, count as usize * each)
     }
 
     /// The bytes of the hash at a position.
@@ -264,7 +278,7 @@ mod tests {
                 assert!(granules <= MAX_GRANULES && room(granules, width) >= positions, "{width}: {positions}");
             }
         }
-        let shape = Shape { width: 128, room: 255, used: 254 };
+        let shape = Shape { number: u32::MAX - 1, width: 128, room: 255, used: 254 };
         assert_eq!(Shape::decode(shape.encode()), shape);
         assert_eq!((padded(&[1]), padded(&[0, 2])), (1, 512));
     }

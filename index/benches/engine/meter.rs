@@ -21,6 +21,7 @@ pub fn cpu_seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
 }
 
 /// Tells how long work took without what this thread waited for a CPU meanwhile, so that a busy machine doesn't show.
+#[expect(clippy::disallowed_types, reason = "it asks the system, and is no part of the core")]
 pub struct Stopwatch {
     stat: Option<std::fs::File>,
     text: String,
@@ -28,6 +29,7 @@ pub struct Stopwatch {
 
 impl Stopwatch {
     pub fn new() -> Self {
+        #[expect(clippy::disallowed_types, reason = "as above")]
         Self { stat: std::fs::File::open("/proc/thread-self/schedstat").ok(), text: String::new() }
     }
 

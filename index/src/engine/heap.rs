@@ -144,6 +144,11 @@ impl Firsts {
         slabs
     }
 
+    /// Notes that so many slabs are gone, so that what it has of them is dropped in time.
+    pub(crate) fn lost(&mut self, slabs: u32) {
+        self.limit = self.limit.saturating_sub(slabs as usize * 2).max(FEW);
+    }
+
     /// Drops what is no longer needed, if there is much of it.
     pub(crate) fn tidy(&mut self, ask: impl Fn(u32) -> Option<(u32, u64)>) {
         if self.items.len() <= self.limit {

@@ -98,6 +98,10 @@ impl Index {
         let member = &mut members[at];
         let seat = (member.shared.domain.id, member.shared.seat);
         let mut is_behind = false;
+        if edit.absorbed > 0 {
+            member.ages.lost(edit.absorbed);
+            member.ages.tidy(|slab| store.first_of(slab, seat, false).map(|first| (0, first.seen_us)));
+        }
         if member.ages.needs(edit.had_us, seen_us) {
             member.ages.note(0, seen_us, edit.slab);
             member.ages.tidy(|slab| store.first_of(slab, seat, false).map(|first| (0, first.seen_us)));

@@ -101,6 +101,7 @@ impl Store {
             let old = std::mem::replace(of, VACANT).granule;
             if piece.number != number {
                 self.free.push(piece.number);
+                self.absorbed += 1;
             }
             let slab = Slab::at(memory, old);
             for at in 0..piece.used {

@@ -29,6 +29,8 @@ pub(crate) struct Edit {
     pub(crate) had_us: Option<u64>,
     /// The newest last-seen of the seat in the slab before.
     pub(crate) newest_us: Option<u64>,
+    /// Slabs of the seat that were put together with this one before.
+    pub(crate) absorbed: u32,
     /// True when anything changed.
     pub(crate) changed: bool,
 }
@@ -108,6 +110,7 @@ impl Store {
         edit.born = count(zip(added, other, |set, other| set & !other));
         edit.died = count(zip(removed, other, |set, other| set & !other));
         edit.changed = true;
+        edit.absorbed = std::mem::take(&mut self.absorbed);
         if let Some(digest) = digest {
             let sum = |digest: &mut EntryDigest, spans: &[Span]| sum(slab, spans, (start, end), digest);
             edit.digest = sum(digest, new).wrapping_sub(sum(digest, old));

@@ -58,6 +58,8 @@ pub(crate) struct Store {
     keys: Keys,
     records: Vec<Record>,
     free: Vec<u32>,
+    /// Slabs that were put together with others since an edit said so last.
+    absorbed: u32,
     /// Pieces that readers may still be in, with the stamp of when they became unreachable.
     limbo: VecDeque<(u64, (u32, u32))>,
     retired: Vec<(u32, u32)>,
@@ -93,6 +95,7 @@ impl Store {
             keys: Keys::new(),
             records: Vec::new(),
             free: Vec::new(),
+            absorbed: 0,
             limbo: VecDeque::new(),
             retired: Vec::new(),
             watch: None,

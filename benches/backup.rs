@@ -32,11 +32,16 @@ const TURN_BLOCKS: usize = 32;
 
 type Blocks = Vec<bytes::Bytes>;
 
+/// Prints one result.
+fn say(name: &str, figure: f64, unit: &str) {
+    println!("{name:<44} | {figure:>12.2} | {unit}");
+}
+
 /// MiB that the process had resident at most, and forgets it.
-fn peak_mib(served: &Served) -> Result<u64, Fault> {
+fn peak_mib(served: &Served) -> Result<f64, Fault> {
     let peak = served.memory_bytes("VmHWM")?;
     std::fs::write(format!("/proc/{}/clear_refs", served.id()), "5")?;
-    Ok(peak >> 20)
+    Ok((peak >> 20) as f64)
 }
 
 fn blocks(rng: &mut StdRng, count: usize) -> Blocks {
@@ -106,30 +111,28 @@ async fn bench(entries: u64) -> Result<(), Fault> {
     let mut client = served.client().await?;
     let began = Instant::now();
     fill(&mut client, entries).await?;
-    println!("filled in {:.1} s", began.elapsed().as_secs_f64());
+    say("filled by reports", began.elapsed().as_secs_f64(), "s");
     let (file, admin) = (text("bench.pfbk"), served.addr("node")?.to_owned());
     let before = peak_mib(&served)?;
     let (taken, took) = timed(&["ctl", "--admin", &admin, "backup", &file])?;
     let there = taken["entries"].as_u64().unwrap_or_default();
     let bytes_an_entry = taken["bytes_an_entry"].as_f64().unwrap_or(f64::MAX);
-    println!(
-        "backup of {there} entries: {} bytes, {bytes_an_entry:.2} an entry, in {:.2} s; the node's peak {before} MiB \
-         before, {} MiB during",
-        taken["file_bytes"],
-        took.as_secs_f64(),
-        peak_mib(&served)?
-    );
+    say("entries", there as f64, "");
+    say("size of an entry in the backup", bytes_an_entry, "B");
+    say("ctl backup", took.as_secs_f64(), "s");
+    say("the node's peak of memory before", before, "MiB");
+    say("the node's peak of memory during the backup", peak_mib(&served)?, "MiB");
     drop(served);
-    println!("verify: {:.2} s", timed(&["backup", "verify", &file])?.1.as_secs_f64());
+    say("backup verify", timed(&["backup", "verify", &file])?.1.as_secs_f64(), "s");
     let mut best = Duration::MAX;
     for round in 0..RESTORES {
         let (restored, took) = timed(&["restore", &file, "--data-dir", &text(&format!("restored-{round}"))])?;
         if restored["digest"] != taken["digest"] {
             return Err("the restored digest is another".into());
         }
-        println!("restore: {:.2} s", took.as_secs_f64());
         best = best.min(took);
     }
+    say(&format!("restore, best of {RESTORES}"), best.as_secs_f64(), "s");
     if bytes_an_entry >= MAX_BYTES_AN_ENTRY {
         return Err(format!("{bytes_an_entry:.2} bytes an entry, at most {MAX_BYTES_AN_ENTRY}").into());
     }

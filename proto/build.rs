@@ -14,6 +14,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     let mut prost = tonic_prost_build::Config::new();
     prost.bytes([".inferencecache.v1alpha1", ".prefixd.node.v1"]);
-    tonic_prost_build::configure().compile_fds_with_config(descriptors, prost)?;
+    tonic_prost_build::configure().codec_path("crate::codec::Codec").compile_fds_with_config(descriptors, prost)?;
     Ok(())
 }

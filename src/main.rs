@@ -5,6 +5,11 @@ use prefixd::cli::{Cli, run};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Calls allocate small things on one thread and free them there or on another: what the system's allocator keeps in
+/// arenas and this one in pages of each thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long threads that still block may hold up the end of the process.
 const LINGER: Duration = Duration::from_secs(1);
 

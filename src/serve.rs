@@ -11,7 +11,7 @@ use crate::security::Security;
 use crate::telemetry::Telemetry;
 use crate::tls::Port;
 use crate::vitals::Vitals;
-use prefixd_raft::tls::{self, PortTls, Room};
+use prefixd_raft::tls::{PortTls, Room};
 use prefixd_raft::{Node, NodeConfig};
 use rustix::fs::{Access, access};
 use std::error::Error;
@@ -156,9 +156,8 @@ impl Running {
         let room = Room::new(usize::try_from(config.knobs.max_grpc_connections).unwrap_or(usize::MAX));
         let _ = metrics.load.connections.set(room.clone());
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, security.tenants.clone(), stopping.clone());
-        let incoming = tls::incoming(ports.grpc, security.grpc.as_ref().map(Port::accepting), room)?;
-        let grpc_closing = closing.clone();
-        servers.spawn(async move { Ok(grpc::serve(edge, incoming, grpc_closing).await?) });
+        let (tls, grpc_closing) = (security.grpc.as_ref().map(Port::accepting), closing.clone());
+        servers.spawn(async move { Ok(grpc::serve(edge, ports.grpc, tls, room, grpc_closing).await?) });
         Ok(Self { node, servers, stopping, closing })
     }
 

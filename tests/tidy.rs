@@ -24,7 +24,7 @@ const OURS: [(&str, &[&str]); 6] = [
 const CONFINED: [(&[&str], &[&str]); 7] = [
     (&["openraft"], &["prefixd-raft"]),
     (&["redb", "sled", "bincode", "zstd"], &["prefixd-storage"]),
-    (&["tonic", "prost", "tonic-prost"], &["prefixd-proto", "prefixd-raft", "prefixd-client", "prefixd"]),
+    (&["tonic", "prost"], &["prefixd-proto", "prefixd-raft", "prefixd-client", "prefixd"]),
     (&["axum", "clap", "figment", "prometheus-client", "opentelemetry"], &["prefixd"]),
     (&["tokio", "futures", "rand"], &["prefixd-raft", "prefixd-client", "prefixd"]),
     (&["rustls", "tokio-rustls"], &["prefixd-raft", "prefixd-client", "prefixd"]),

@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
+pub mod codec;
 pub mod ingest;
 pub mod keyed;
 pub mod lookups;

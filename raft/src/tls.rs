@@ -3,20 +3,22 @@
 //! decides nobody's trust. Connections are bounded in number and handshakes in time as well, so that silent peers cost
 //! nothing lasting.
 
+use futures::future::select_all;
 use rustls::pki_types::ServerName;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
-use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Longest handshake of a connection that came in.
@@ -97,75 +99,135 @@ impl Room {
 /// One accepted connection, with or without TLS.
 pub struct Connection {
     socket: Socket,
-    _place: OwnedSemaphorePermit,
+    /// Whether several buffers are taken at once. HTTP/2 then sends every message of 256 bytes or more in a write of its
+    /// own, ahead of its trailers, which spares large messages a copy and costs small ones a second write.
+    is_vectored: bool,
+    _place: Place,
 }
+
+/// The connections that one server is to serve, as they come.
+pub type Incoming = ReceiverStream<io::Result<Connection>>;
 
 enum Socket {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
 }
 
-/// The connections that come in on a listener, until it is dropped. Must be called within a tokio runtime.
+/// What a connection takes for as long as it lives.
+struct Place {
+    _of_the_port: OwnedSemaphorePermit,
+    on_its_runtime: Arc<AtomicUsize>,
+}
+
+impl Place {
+    fn new(of_the_port: OwnedSemaphorePermit, on_its_runtime: &Arc<AtomicUsize>) -> Self {
+        on_its_runtime.fetch_add(1, Ordering::Relaxed);
+        Self { _of_the_port: of_the_port, on_its_runtime: on_its_runtime.clone() }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.on_its_runtime.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A runtime that serves connections.
+struct Berth {
+    runtime: Handle,
+    is_vectored: bool,
+    open: Arc<AtomicUsize>,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+}
+
+/// The connections that come in on a listener, for large messages, served by the runtime that this is called in.
 ///
 /// # Errors
 /// A listener that the runtime can't take.
-pub fn incoming(
+pub fn incoming(listener: std::net::TcpListener, tls: Option<PortTls>, room: Room) -> io::Result<Incoming> {
+    let (berth, stream) = berth(&Handle::current(), true);
+    listen(listener, tls, room, vec![berth])?;
+    Ok(stream)
+}
+
+/// The same for small messages, shared out among several runtimes, one stream for each: a connection goes to the runtime
+/// that has the fewest, and stays there. Must be called within a runtime, which accepts; handshakes are made where the
+/// connection is served.
+///
+/// # Errors
+/// A listener that the runtime can't take, or no runtime to serve it.
+pub fn incoming_among(
     listener: std::net::TcpListener,
     tls: Option<PortTls>,
     room: Room,
-) -> io::Result<impl Stream<Item = io::Result<Connection>> + Send + Unpin + 'static> {
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
-    let (accepted, waiting) = mpsc::channel(MAX_WAITING);
-    tokio::spawn(accept(listener, tls, room, accepted));
-    Ok(tokio_stream::wrappers::ReceiverStream::new(waiting))
+    runtimes: &[Handle],
+) -> io::Result<Vec<Incoming>> {
+    let (berths, streams) = runtimes.iter().map(|runtime| berth(runtime, false)).unzip();
+    listen(listener, tls, room, berths)?;
+    Ok(streams)
 }
 
-async fn accept(
-    listener: TcpListener,
-    tls: Option<PortTls>,
-    room: Room,
-    accepted: mpsc::Sender<io::Result<Connection>>,
-) {
+fn berth(runtime: &Handle, is_vectored: bool) -> (Berth, Incoming) {
+    let (accepted, waiting) = mpsc::channel(MAX_WAITING);
+    (Berth { runtime: runtime.clone(), is_vectored, open: Arc::default(), accepted }, ReceiverStream::new(waiting))
+}
+
+fn listen(listener: std::net::TcpListener, tls: Option<PortTls>, room: Room, berths: Vec<Berth>) -> io::Result<()> {
+    if berths.is_empty() {
+        return Err(io::Error::other("no runtime serves this port"));
+    }
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    tokio::spawn(accept(listener, tls, room, berths));
+    Ok(())
+}
+
+/// Accepts until one of those who serve is gone.
+async fn accept(listener: TcpListener, tls: Option<PortTls>, room: Room, berths: Vec<Berth>) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let mut log = FailureLog::default();
-    let (failed, mut failures) = mpsc::channel::<String>(1);
+    let (failed, mut failures) = mpsc::channel::<(&str, String)>(1);
+    let mut closed = select_all(berths.iter().map(|berth| Box::pin(berth.accepted.closed())));
     loop {
         let permit = handshakes.clone().acquire_owned();
         let tcp = tokio::select! {
-            () = accepted.closed() => return,
-            Some(why) = failures.recv() => { log.say("a TLS handshake failed", &why); continue }
+            _ = &mut closed => return,
+            Some((what, why)) = failures.recv() => { log.say(what, &why); continue }
             tcp = async { (permit.await, listener.accept().await) } => tcp,
         };
         let (Ok(permit), tcp) = tcp else { return };
-        let Ok((tcp, _)) = tcp.map_err(|error| log.say("a connection was not accepted", &error.to_string())) else {
+        let tcp = tcp.and_then(|(tcp, _)| tcp.into_std());
+        let Ok(tcp) = tcp.map_err(|error| log.say("a connection was not accepted", &error.to_string())) else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let Some(place) = room.take() else { continue };
-        // Without it small messages wait for acknowledgements; a socket that refuses it works all the same.
-        let _ = tcp.set_nodelay(true);
-        let Some(tls) = &tls else {
-            drop(permit);
-            if accepted.send(Ok(Connection { socket: Socket::Plain(tcp), _place: place })).await.is_err() {
-                return;
-            }
-            continue;
-        };
-        let (tls, accepted, failed) = (tls.clone(), accepted.clone(), failed.clone());
-        tokio::spawn(async move {
-            match shake(tcp, &tls).await {
+        let Some(berth) = berths.iter().min_by_key(|berth| berth.open.load(Ordering::Relaxed)) else { return };
+        let place = Place::new(place, &berth.open);
+        let (tls, accepted, failed) = (tls.clone(), berth.accepted.clone(), failed.clone());
+        let is_vectored = berth.is_vectored;
+        berth.runtime.spawn(async move {
+            match greet(tcp, tls.as_ref()).await {
                 // The port may have closed meanwhile.
-                Ok(socket) => drop(accepted.send(Ok(Connection { socket, _place: place })).await),
-                Err(why) => {
-                    tls.failures.fetch_add(1, Ordering::Relaxed);
-                    // A full log drops the line; the counter has it.
-                    let _ = failed.try_send(why);
-                }
+                Ok(socket) => drop(accepted.send(Ok(Connection { socket, is_vectored, _place: place })).await),
+                // A full log drops the line; the counter has it.
+                Err(failure) => drop(failed.try_send(failure)),
             }
             drop(permit);
         });
     }
+}
+
+/// Takes the connection over to this runtime, and shakes hands where that is asked for.
+async fn greet(tcp: std::net::TcpStream, tls: Option<&PortTls>) -> Result<Socket, (&'static str, String)> {
+    let tcp = TcpStream::from_std(tcp).map_err(|error| ("a connection was not taken over", error.to_string()))?;
+    // Without it small messages wait for acknowledgements; a socket that refuses it works all the same.
+    let _ = tcp.set_nodelay(true);
+    let Some(tls) = tls else { return Ok(Socket::Plain(tcp)) };
+    shake(tcp, tls).await.map_err(|why| {
+        tls.failures.fetch_add(1, Ordering::Relaxed);
+        ("a TLS handshake failed", why)
+    })
 }
 
 async fn shake(tcp: TcpStream, tls: &PortTls) -> Result<Socket, String> {
@@ -266,10 +328,11 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.socket {
-            Socket::Plain(tcp) => tcp.is_write_vectored(),
-            Socket::Tls(tls) => tls.is_write_vectored(),
-        }
+        self.is_vectored
+            && match &self.socket {
+                Socket::Plain(tcp) => tcp.is_write_vectored(),
+                Socket::Tls(tls) => tls.is_write_vectored(),
+            }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -284,5 +347,35 @@ impl AsyncWrite for Connection {
             Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
             Socket::Tls(tls) => Pin::new(tls).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio_stream::StreamExt;
+
+    async fn next(of: &mut Incoming) -> Connection {
+        of.next().await.expect("the port is open").expect("accepted")
+    }
+
+    #[tokio::test]
+    async fn a_connection_goes_where_the_fewest_are() -> io::Result<()> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let addr = listener.local_addr()?;
+        let here = [Handle::current(), Handle::current()];
+        let mut streams = incoming_among(listener, None, Room::new(8), &here)?;
+        let (mut second, mut first) = (streams.pop().expect("two"), streams.pop().expect("two"));
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(TcpStream::connect(addr).await?);
+        }
+        let _held = [next(&mut first).await, next(&mut first).await];
+        drop([next(&mut second).await, next(&mut second).await]);
+        for _ in 0..2 {
+            clients.push(TcpStream::connect(addr).await?);
+        }
+        let _again = [next(&mut second).await, next(&mut second).await];
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ mod health;
 mod lookup;
 mod reports;
 mod service;
+mod workers;
 
 use crate::auth::TenantTokens;
 use crate::config::Config;
@@ -18,13 +19,15 @@ use crate::vitals::Vitals;
 use prefixd_index::RankConfig;
 use prefixd_proto::inferencecache::inference_cache_server::InferenceCacheServer;
 use prefixd_raft::Node;
-use prefixd_raft::tls::Connection;
+use prefixd_raft::tls::{self, Incoming, PortTls, Room};
 use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_stream::Stream;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic_health::pb::health_server::{Health, HealthServer};
 
 /// Flow control: one stream may send this much ahead, and one connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -85,10 +88,40 @@ impl Edge {
 /// Serves until `closing` is cancelled, then finishes the calls that are under way.
 pub async fn serve(
     edge: Arc<Edge>,
-    incoming: impl Stream<Item = io::Result<Connection>> + Send + 'static,
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    room: Room,
     closing: CancellationToken,
 ) -> Result<(), ServeError> {
     let (health, health_driver) = health::service(edge.vitals.clone()).await;
+    let workers = workers::Workers::start()?;
+    let incoming = tls::incoming_among(listener, tls, room, workers.handles())?;
+    let mut servers = JoinSet::new();
+    for (incoming, runtime) in incoming.into_iter().zip(workers.handles()) {
+        servers.spawn_on(serve_some(edge.clone(), health.clone(), incoming, closing.clone()), runtime);
+    }
+    let serving = async {
+        while let Some(ended) = servers.join_next().await {
+            ended??;
+        }
+        Ok(())
+    };
+    let drivers = async {
+        tokio::join!(health_driver, edge.credits.run(edge.node.clone(), edge.stopping.clone()));
+    };
+    tokio::select! {
+        served = serving => served,
+        () = drivers => Ok(()),
+    }
+}
+
+/// Serves the connections of one thread.
+async fn serve_some(
+    edge: Arc<Edge>,
+    health: HealthServer<impl Health>,
+    incoming: Incoming,
+    closing: CancellationToken,
+) -> Result<(), ServeError> {
     let reflect = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(prefixd_proto::DESCRIPTORS)
@@ -106,19 +139,12 @@ pub async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(edge.max_concurrent_streams)
         .layer(arrival::ArrivalLayer)
-        .layer(admission::AdmissionLayer(edge.clone()))
+        .layer(admission::AdmissionLayer(edge))
         .add_service(service)
         .add_service(health)
         .add_service(reflect().build_v1()?)
         .add_service(reflect().build_v1alpha()?);
-    let serving = server.serve_with_incoming_shutdown(incoming, closing.cancelled());
-    let drivers = async {
-        tokio::join!(health_driver, edge.credits.run(edge.node.clone(), edge.stopping.clone()));
-    };
-    tokio::select! {
-        served = serving => Ok(served?),
-        () = drivers => Ok(()),
-    }
+    Ok(server.serve_with_incoming_shutdown(incoming, closing.cancelled_owned()).await?)
 }
 
 /// Why the gRPC port could not be served.
@@ -127,6 +153,12 @@ pub enum ServeError {
     /// The transport failed.
     #[error("gRPC: {0}")]
     Transport(#[from] tonic::transport::Error),
+    /// The threads or the listener could not be set up.
+    #[error("gRPC: {0}")]
+    Setup(#[from] io::Error),
+    /// A thread's server is gone.
+    #[error("gRPC: a server ended: {0}")]
+    Ended(#[from] JoinError),
     /// The descriptors of the contract are broken.
     #[error("gRPC reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),

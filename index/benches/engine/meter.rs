@@ -1,5 +1,6 @@
 //! Clocks, memory and the printing of results: one line each, "name | figure | unit".
 
+use std::io::{Read, Seek};
 use std::time::{Duration, Instant};
 
 /// CPU time that this thread has taken, where the system says so.
@@ -17,6 +18,37 @@ pub fn cpu_seconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
         _ => wall.elapsed(),
     };
     (spent.as_secs_f64().max(1e-9), made)
+}
+
+/// Tells how long work took without what this thread waited for a CPU meanwhile, so that a busy machine doesn't show.
+#[expect(clippy::disallowed_types, reason = "it asks the system, and is no part of the core")]
+pub struct Stopwatch {
+    stat: Option<std::fs::File>,
+    text: String,
+}
+
+impl Stopwatch {
+    pub fn new() -> Self {
+        #[expect(clippy::disallowed_types, reason = "as above")]
+        Self { stat: std::fs::File::open("/proc/thread-self/schedstat").ok(), text: String::new() }
+    }
+
+    fn waited(&mut self) -> Option<Duration> {
+        let stat = self.stat.as_mut()?;
+        self.text.clear();
+        stat.rewind().ok()?;
+        stat.read_to_string(&mut self.text).ok()?;
+        Some(Duration::from_nanos(self.text.split(' ').nth(1)?.parse().ok()?))
+    }
+
+    pub fn time<T>(&mut self, work: impl FnOnce() -> T) -> (Duration, T) {
+        let before = self.waited();
+        let begun = Instant::now();
+        let made = work();
+        let took = begun.elapsed();
+        let waited = self.waited().zip(before).map_or(Duration::ZERO, |(after, before)| after.saturating_sub(before));
+        (took.saturating_sub(waited), made)
+    }
 }
 
 /// Bytes of memory that this process occupies.

@@ -2,10 +2,11 @@
 //! by a family of 16. B: 4,096 conversations of 256 blocks, the first 64 shared by 16. C: a prompt of 64 blocks on
 //! all replicas, then 60 own blocks. Each chain is on one random replica of 64.
 
+use super::meter::Stopwatch;
 use prefixd_index::command::{Batch, ClusterMeta, Command, Stamped};
 use prefixd_index::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
 use prefixd_index::{Applied, Index, fingerprint};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const NOW_US: u64 = 1_700_000_000_000_000;
 
@@ -102,25 +103,30 @@ pub struct Log {
     pub index: Index,
     at: u64,
     pub later_us: u64,
-    /// The longest apply so far.
+    /// The longest apply so far, without waits for a CPU.
     pub longest: Duration,
+    watch: Stopwatch,
 }
 
 impl Log {
     pub fn new(max_entries: u64) -> Self {
-        let mut log = Self { index: Index::new(7), at: 0, later_us: 0, longest: Duration::ZERO };
+        let mut log =
+            Self { index: Index::new(7), at: 0, later_us: 0, longest: Duration::ZERO, watch: Stopwatch::new() };
         log.apply(Command::ClusterMeta(ClusterMeta { max_entries, ..ClusterMeta::default() }));
         log
     }
 
     pub fn apply(&mut self, command: Command) -> Applied {
+        self.apply_and_keep(command).0
+    }
+
+    fn apply_and_keep(&mut self, command: Command) -> (Applied, Command) {
         self.at += 1;
         self.later_us += 1;
         let stamped = Stamped { stamp_us: NOW_US + self.later_us, command };
-        let begun = Instant::now();
-        let applied = self.index.apply(self.at, &stamped);
-        self.longest = self.longest.max(begun.elapsed());
-        applied
+        let (took, applied) = self.watch.time(|| self.index.apply(self.at, &stamped));
+        self.longest = self.longest.max(took);
+        (applied, stamped.command)
     }
 
     pub fn deltas(&mut self, deltas: Vec<Delta>) -> Applied {
@@ -133,14 +139,19 @@ impl Log {
         Command::Deltas(vec![Batch { session: 1, sequence: self.at + 1, producer: None, deltas }])
     }
 
-    /// Applies commands that were made beforehand, whose batches are numbered on the way.
-    pub fn replay(&mut self, commands: Vec<Command>) {
-        for mut command in commands {
+    /// Applies commands that were made beforehand, whose batches are numbered on the way, and gives them back: to drop
+    /// them is no work of the index.
+    pub fn replay(&mut self, mut commands: Vec<Command>) -> Vec<Command> {
+        for place in &mut commands {
+            let mut command = std::mem::replace(place, Command::Sweep);
             if let Command::Deltas(batches) = &mut command {
                 batches.iter_mut().for_each(|batch| batch.sequence = self.at + 1);
             }
-            std::hint::black_box(self.apply(command));
+            let (applied, command) = self.apply_and_keep(command);
+            std::hint::black_box(applied);
+            *place = command;
         }
+        commands
     }
 
     /// Brings a set in, one report an update, eight updates a command; then a minute passes.

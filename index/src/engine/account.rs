@@ -11,8 +11,13 @@ use std::sync::Arc;
 impl Index {
     /// Bytes of an entry in a slab.
     pub(crate) fn entry_bytes(&self, slab: u32, partition: u32) -> u64 {
+        self.bytes_of(self.store.width_of(slab), partition)
+    }
+
+    /// Bytes of an entry with a hash of that width.
+    pub(crate) fn bytes_of(&self, width: u64, partition: u32) -> u64 {
         let partition = &self.partitions[partition].shared;
-        formula::entry_bytes(self.store.width_of(slab), &partition.scheme, &partition.adapter)
+        formula::entry_bytes(width, &partition.scheme, &partition.adapter)
     }
 
     /// Counts what an edit of a member's entries in a partition came to, each of `bytes`.
@@ -108,6 +113,7 @@ fn serve(scope: &Scope, member: &Arc<Member>) {
     let mut serving = (**scope.serving.load()).clone();
     let place = serving.partition_point(|held| held.replica < member.replica);
     serving.insert(place, Arc::clone(member));
+    scope.servers.set(serving.len() as u64);
     scope.serving.store(Arc::new(serving));
 }
 
@@ -115,5 +121,6 @@ fn serve(scope: &Scope, member: &Arc<Member>) {
 pub(crate) fn unserve(scope: &Scope, member: &Arc<Member>) {
     let mut serving = (**scope.serving.load()).clone();
     serving.retain(|held| !Arc::ptr_eq(held, member));
+    scope.servers.set(serving.len() as u64);
     scope.serving.store(Arc::new(serving));
 }

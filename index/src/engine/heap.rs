@@ -14,21 +14,30 @@ use std::sync::Arc;
 /// Where a slab stands: exactly, or not after that.
 #[derive(Clone)]
 struct Item {
-    rank: Rank,
-    /// The key of the entry that stands there; `None` for what is no more than a bound.
-    key: Option<(Arc<Partition>, BlockHash)>,
+    // What makes a rank, in less room than a tuple takes.
+    seen_us: u64,
+    accesses: u32,
+    tokens: i32,
     slab: u32,
+    /// The key of the entry that stands there; `None` for what is no more than a bound.
+    key: Option<Box<Key>>,
 }
+
+type Key = (Arc<Partition>, BlockHash);
 
 impl Item {
     fn bound(accesses: u32, seen_us: u64, slab: u32) -> Self {
-        Self { rank: (accesses, seen_us, Reverse(i32::MAX)), key: None, slab }
+        Self { seen_us, accesses, tokens: i32::MAX, slab, key: None }
+    }
+
+    fn rank(&self) -> Rank {
+        (self.accesses, self.seen_us, Reverse(self.tokens))
     }
 }
 
 impl Ord for Item {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.rank.cmp(&other.rank).then_with(|| match (&self.key, &other.key) {
+        self.rank().cmp(&other.rank()).then_with(|| match (self.key.as_deref(), other.key.as_deref()) {
             (Some((own, hash)), Some((others, other_hash))) => own.key_order(others).then_with(|| hash.cmp(other_hash)),
             (own, others) => own.is_some().cmp(&others.is_some()),
         })
@@ -107,16 +116,17 @@ impl Firsts {
                 continue;
             };
             let rank = (first.accesses, first.seen_us, Reverse(first.tokens));
-            let is_same = top.0.rank == rank
-                && top.0.key.as_ref().is_some_and(|(own, hash)| Arc::ptr_eq(own, &partition) && *hash == first.hash);
+            let is_key = |(own, hash): &Key| Arc::ptr_eq(own, &partition) && *hash == first.hash;
+            let is_same = top.0.rank() == rank && top.0.key.as_deref().is_some_and(is_key);
             if is_same {
                 drop(top);
                 let others = self.items.as_slice().get(1..).unwrap_or(&[]).iter().take(2);
-                let next = others.map(|item| item.0.rank).chain(first.next).min();
+                let next = others.map(|item| item.0.rank()).chain(first.next).min();
                 return Some(Top { slab, partition, first, next });
             }
             self.exact_us = self.exact_us.max(Some(first.seen_us));
-            top.0 = Item { rank, key: Some((partition, first.hash)), slab };
+            let First { accesses, seen_us, tokens, hash, .. } = first;
+            top.0 = Item { seen_us, accesses, tokens, slab, key: Some(Box::new((partition, hash))) };
         }
     }
 
@@ -125,13 +135,18 @@ impl Firsts {
     pub(crate) fn take_at(&mut self, seen_us: u64, most: u64) -> Vec<u32> {
         let mut slabs = Vec::new();
         while slabs.len() as u64 <= most
-            && let Some(top) = self.items.peek_mut().filter(|top| top.0.rank.1 <= seen_us)
+            && let Some(top) = self.items.peek_mut().filter(|top| top.0.seen_us <= seen_us)
         {
             slabs.push(PeekMut::pop(top).0.slab);
         }
         slabs.sort_unstable();
         slabs.dedup();
         slabs
+    }
+
+    /// Notes that so many slabs are gone, so that what it has of them is dropped in time.
+    pub(crate) fn lost(&mut self, slabs: u32) {
+        self.limit = self.limit.saturating_sub(slabs as usize * 2).max(FEW);
     }
 
     /// Drops what is no longer needed, if there is much of it.

@@ -8,10 +8,14 @@ use crate::applied::Applied;
 use crate::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
 use crate::limits::{MAX_CHAIN_BLOCKS, MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
 use crate::store::{Last, Said};
+use crate::view::names::is_same;
 
-/// Single entries in a row that seem to be blocks of one chain: they are written together, as a chain is.
+/// Single entries in a row that seem to be blocks of one chain: they are written together, as a chain is, also when
+/// each comes in an update of its own.
 #[derive(Default)]
-struct Row<'u> {
+pub(crate) struct Row<'u> {
+    /// The last update that entries are from, and as of when.
+    of: Option<(&'u Update, u64)>,
     /// The spot of the entries, or of the last one.
     spot: Option<Spot>,
     tier: i32,
@@ -21,6 +25,17 @@ struct Row<'u> {
 }
 
 impl<'u> Row<'u> {
+    /// True when there are entries in it, and an update says as much of its own.
+    fn is_of(&self, update: &Update, at_us: u64) -> bool {
+        let says = |of: &Update| {
+            is_same(&of.replica, &update.replica)
+                && is_same(&of.model, &update.model)
+                && is_same(&of.tenant, &update.tenant)
+                && is_same(&of.scheme, &update.scheme)
+        };
+        !self.blocks.is_empty() && self.of.is_some_and(|(of, of_us)| of_us == at_us && says(of))
+    }
+
     /// Takes an entry in that continues the row; false if it doesn't.
     fn takes(&mut self, adapter: &str, tier: i32, exact: &'u Exact) -> bool {
         let (Some(spot), Some(&(_, tokens))) = (&self.spot, self.blocks.last()) else { return false };
@@ -49,7 +64,14 @@ fn is_hash(hash: &[u8]) -> bool {
 
 impl Index {
     /// One delta as of `stamp_us`.
-    pub(crate) fn apply_delta(&mut self, pins: &Pins<'_>, delta: &Delta, stamp_us: u64, applied: &mut Applied) {
+    pub(crate) fn apply_delta<'u>(
+        &mut self,
+        pins: &Pins<'_>,
+        delta: &'u Delta,
+        stamp_us: u64,
+        row: &mut Row<'u>,
+        applied: &mut Applied,
+    ) {
         let (replica, tenant, model) = match delta {
             Delta::Update(update) => (&update.replica, &update.tenant, &update.model),
             Delta::Event(event) => (&event.replica, &event.tenant, &event.model),
@@ -62,8 +84,11 @@ impl Index {
             return;
         }
         match delta {
-            Delta::Update(update) => self.apply_update(pins, update, stamp_us, applied),
-            Delta::Event(event) => self.apply_event(pins, event, stamp_us, applied),
+            Delta::Update(update) => self.apply_update(pins, update, stamp_us, row, applied),
+            Delta::Event(event) => {
+                self.finish_row(row);
+                self.apply_event(pins, event, stamp_us, applied);
+            }
         }
     }
 
@@ -78,15 +103,31 @@ impl Index {
         }
     }
 
-    fn apply_update(&mut self, pins: &Pins<'_>, update: &Update, stamp_us: u64, applied: &mut Applied) {
+    fn apply_update<'u>(
+        &mut self,
+        pins: &Pins<'_>,
+        update: &'u Update,
+        stamp_us: u64,
+        row: &mut Row<'u>,
+        applied: &mut Applied,
+    ) {
+        self.finish_evicting(pins);
         let at_us = clamp_us(update.timestamp_us, stamp_us);
+        if !row.is_of(update, at_us) {
+            self.finish_row(row);
+            row.spot = None;
+        }
+        row.of = Some((update, at_us));
         let mut added = 0;
         if is_id(&update.scheme) {
-            let mut row = Row::default();
             for entry in &update.entries {
-                added += self.apply_entry(pins, update, entry, at_us, &mut row, applied);
+                added += self.apply_entry(pins, update, entry, at_us, row, applied);
             }
-            added += self.finish_row(&mut row, at_us);
+            if update.stats.is_none() && self.is_free_of_limits(&update.tenant, row.blocks.len()) {
+                // Nothing has to go, and nothing will for what is in the row.
+                return;
+            }
+            added += self.finish_row(row);
         } else {
             applied.refused += update.entries.len() as u64;
         }
@@ -131,7 +172,7 @@ impl Index {
         {
             return 0;
         }
-        let mut added = self.finish_row(row, last_seen_us);
+        let mut added = self.finish_row(row);
         let Some(spot) = self.spot(pins, update, &entry.adapter, row.spot.take()) else { return added };
         if let Some(chain) = &entry.chain {
             let blocks: Vec<(&[u8], i32)> = chain.blocks().collect();
@@ -145,9 +186,18 @@ impl Index {
         added
     }
 
+    /// True when no limit takes anything from anybody after an update of a tenant, nor would with so many entries more.
+    fn is_free_of_limits(&self, tenant: &str, more: usize) -> bool {
+        let entries = self.totals.entries - self.totals.reserved_entries;
+        let fits = self.meta.max_entries == 0 || entries + more as u64 <= self.meta.max_entries;
+        fits && self.meta.max_bytes == 0 && !self.has_retired() && !self.policies.quotas.contains_key(tenant)
+    }
+
     /// Writes the row of single entries; returns how many are new.
-    fn finish_row(&mut self, row: &mut Row<'_>, seen_us: u64) -> u64 {
-        let (Some(spot), Some(&(_, tokens))) = (&row.spot, row.blocks.first()) else { return 0 };
+    pub(crate) fn finish_row(&mut self, row: &mut Row<'_>) -> u64 {
+        let (Some(spot), Some(&(_, tokens)), Some((_, seen_us))) = (&row.spot, row.blocks.first(), row.of) else {
+            return 0;
+        };
         let last = self.members[spot.member.at].last;
         let before = last.filter(|last| continues(last, spot.partition.at, tokens));
         let added = self.put(spot, &row.blocks, Said { seen_us, tier: row.tier, accesses: 0 }, before);
@@ -170,21 +220,14 @@ impl Index {
     }
 
     fn apply_event(&mut self, pins: &Pins<'_>, event: &Event, stamp_us: u64, applied: &mut Applied) {
-        let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
-        if member.is_some() {
-            self.last_member.clone_from(&member);
+        if let EventKind::PrefixEvicted { hash, adapter } = &event.kind {
+            self.evict(pins, (&event.tenant, &event.model, &event.replica), hash, adapter);
+            return;
         }
+        self.finish_evicting(pins);
+        let member = self.find_member(pins, &event.tenant, &event.model, &event.replica);
         match &event.kind {
-            EventKind::PrefixEvicted { hash, adapter } => {
-                let Some(member) = member else { return };
-                for (slab, position) in self.store.find_all(member.domain.id, hash) {
-                    let partition = self.store.partition_of(slab).and_then(|at| self.partitions.get(at));
-                    let is_named = partition.is_some_and(|p| adapter.is_empty() || *p.shared.adapter == **adapter);
-                    if is_named && self.store.span(slab, member.seat, position).is_some() {
-                        self.remove(pins, member.at, slab, (position, position + 1));
-                    }
-                }
-            }
+            EventKind::PrefixEvicted { .. } => {}
             EventKind::AllCleared => {
                 if let Some(member) = member {
                     self.retire(pins, &member);

@@ -98,6 +98,10 @@ impl Index {
         let member = &mut members[at];
         let seat = (member.shared.domain.id, member.shared.seat);
         let mut is_behind = false;
+        if edit.absorbed > 0 {
+            member.ages.lost(edit.absorbed);
+            member.ages.tidy(|slab| store.first_of(slab, seat, false).map(|first| (0, first.seen_us)));
+        }
         if member.ages.needs(edit.had_us, seen_us) {
             member.ages.note(0, seen_us, edit.slab);
             member.ages.tidy(|slab| store.first_of(slab, seat, false).map(|first| (0, first.seen_us)));
@@ -167,7 +171,10 @@ impl Index {
         loop {
             self.sync_heads();
             let member = self.orders.victims.first()?.age.member.at;
-            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take() {
+            // A slab may have been moved together under it, for what others had there.
+            if let Some(top) = self.members.get_mut(member)?.heads.victim_top.take()
+                && self.store.is_at(top.slab, top.first.position, top.first.hash.as_bytes())
+            {
                 return Some(Chosen { member, top });
             }
             if let Some(top) = self.sync_victim(member) {

@@ -3,6 +3,7 @@
 //! `view` module; see `ingest` for deltas, `trim` and `sweep` for what goes, `write` for how entries are published.
 
 mod account;
+mod evict;
 mod group;
 mod heap;
 mod ingest;
@@ -26,9 +27,11 @@ use crate::command::{Batch, ClusterMeta, Command, Stamped};
 use crate::policy::{PolicySet, PolicySource};
 use crate::snapshot::walk::Walk;
 use crate::store::{Edit, Store};
-use crate::view::names::Member;
+use crate::view::names::{Member, Partition};
 use crate::view::tables::Tables;
 use crate::view::{Published, View};
+use evict::Evicting;
+use ingest::Row;
 use member::MemberState;
 use names::{DomainState, PartitionState, Pins, ScopeState, TenantState};
 use orders::Orders;
@@ -54,10 +57,15 @@ pub struct Index {
     orders: Orders,
     /// Seats that members have left, and when: (stamp, domain's position and id, seat).
     left_seats: VecDeque<(u64, u32, u64, u32)>,
-    /// A buffer.
+    /// Buffers.
     edits: Vec<Edit>,
+    places: Vec<(u32, u32)>,
+    /// What events of the batch have evicted and is still there.
+    evicting: Option<Evicting>,
     /// The member that was named last, while its name leads to it.
     last_member: Option<Arc<Member>>,
+    /// The same of partitions.
+    last_partition: Option<Arc<Partition>>,
     /// The records of a snapshot in the making that aren't entries, and the names that entries refer to.
     pub(crate) walk: Option<Walk>,
     /// Members with dead entries, by the number of their retirement.
@@ -92,7 +100,10 @@ impl Index {
             orders: Orders::default(),
             left_seats: VecDeque::new(),
             edits: Vec::new(),
+            places: Vec::new(),
+            evicting: None,
             last_member: None,
+            last_partition: None,
             walk: None,
             retired: BTreeMap::new(),
             next_retirement: 0,
@@ -146,12 +157,18 @@ impl Index {
         }
         let tables = Arc::clone(&self.tables);
         let pins = Pins::new(&tables);
+        let mut row = Row::default();
         for (at, delta) in batch.deltas.iter().enumerate() {
-            if let Some(ahead) = batch.deltas.get(at + LOOK_AHEAD) {
+            // What is beside something is near already.
+            if self.evicting.is_none()
+                && let Some(ahead) = batch.deltas.get(at + LOOK_AHEAD)
+            {
                 self.prefetch(ahead);
             }
-            self.apply_delta(&pins, delta, self.time_us, applied);
+            self.apply_delta(&pins, delta, self.time_us, &mut row, applied);
         }
+        self.finish_row(&mut row);
+        self.finish_evicting(&pins);
         BatchOutcome::Applied
     }
 

@@ -9,7 +9,7 @@ use super::orders::TtlClass;
 use crate::digest::{self, NameHash};
 use crate::formula;
 use crate::limits::RESERVED_TENANT;
-use crate::view::names::{Count, Domain, Member, Model, Node, Partition, Roster, Scope, Tenant};
+use crate::view::names::{Count, Domain, Member, Model, Node, Partition, Roster, Scope, Tenant, is_same};
 use crate::view::settings;
 use crate::view::tables::{Kind, NameKey, NameRef, Tables};
 use papaya::LocalGuard;
@@ -37,6 +37,8 @@ pub(crate) struct DomainState {
     /// The model's sums over tenants; `None` under the reserved tenant, which is in no sum.
     pub(crate) model: Option<Arc<Model>>,
     members: u32,
+    /// Partitions that have an entry, dead ones too.
+    pub(crate) partitions: u32,
     /// The member in each seat; a seat that is free, or soon will be, says who was in it last.
     pub(crate) seats: Vec<u32>,
     pub(crate) free_seats: Vec<u32>,
@@ -98,9 +100,9 @@ impl Index {
     /// The member of a replica that isn't retired.
     pub(crate) fn find_member(&self, pins: &Pins<'_>, tenant: &str, model: &str, replica: &str) -> Option<Arc<Member>> {
         if let Some(last) = &self.last_member
-            && *last.replica == *replica
-            && *last.domain.model == *model
-            && *last.domain.tenant.name == *tenant
+            && is_same(&last.replica, replica)
+            && is_same(&last.domain.model, model)
+            && is_same(&last.domain.tenant.name, tenant)
         {
             return Some(Arc::clone(last));
         }
@@ -214,7 +216,15 @@ impl Index {
             sums.domains.add(1);
         }
         let (seats, free_seats) = (Vec::new(), Vec::new());
-        self.domains.insert(DomainState { id: domain.id, roster, model: sums, members: 0, seats, free_seats })?;
+        self.domains.insert(DomainState {
+            id: domain.id,
+            roster,
+            model: sums,
+            members: 0,
+            partitions: 0,
+            seats,
+            free_seats,
+        })?;
         self.tenants[tenant.at].domains += 1;
         Some(domain)
     }
@@ -252,6 +262,25 @@ impl Index {
         scheme: &str,
         adapter: &str,
     ) -> Option<Arc<Partition>> {
+        if let Some(last) = &self.last_partition
+            && Arc::ptr_eq(&last.domain, domain)
+            && is_same(&last.scheme, scheme)
+            && is_same(&last.adapter, adapter)
+        {
+            return Some(Arc::clone(last));
+        }
+        let partition = self.find_partition(pins, domain, scheme, adapter)?;
+        self.last_partition = Some(Arc::clone(&partition));
+        Some(partition)
+    }
+
+    fn find_partition(
+        &mut self,
+        pins: &Pins<'_>,
+        domain: &Arc<Domain>,
+        scheme: &str,
+        adapter: &str,
+    ) -> Option<Arc<Partition>> {
         let scope = match pins.tables.scope(domain.id, scheme, &pins.names) {
             Some(scope) => Arc::clone(scope),
             None => self.new_scope(pins, domain, scheme)?,
@@ -275,6 +304,7 @@ impl Index {
             entries: 0,
         })?;
         self.scopes[scope.at].partitions += 1;
+        self.domains[domain.at].partitions += 1;
         Some(partition)
     }
 
@@ -286,6 +316,7 @@ impl Index {
             scheme: scheme.into(),
             entries: Count::default(),
             serving: Default::default(),
+            servers: Count::default(),
         });
         pins.name(Kind::Scope, domain.id, &scope.scheme, Node::Scope(Arc::clone(&scope)));
         self.scopes.insert(ScopeState { shared: Arc::clone(&scope), domain: domain.id, partitions: 0 })?;
@@ -295,6 +326,10 @@ impl Index {
     /// Forgets a partition without entries, and its scope if that was the last.
     pub(crate) fn drop_partition(&mut self, pins: &Pins<'_>, at: u32) {
         let Some(partition) = self.partitions.remove(at) else { return };
+        self.last_partition = None;
+        if let Some(domain) = self.domains.get_mut(partition.shared.domain.at) {
+            domain.partitions -= 1;
+        }
         let scope = &mut self.scopes[partition.scope];
         pins.forget(Kind::Partition, scope.shared.id, &partition.shared.adapter);
         scope.partitions -= 1;

@@ -45,6 +45,11 @@ impl Index {
         self.tenants[member.domain.tenant.at].retired.insert(number);
     }
 
+    /// True when there are dead entries.
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Purges at most `limit` dead entries; returns how many.
     pub(crate) fn purge(&mut self, pins: &Pins<'_>, limit: u64) -> u64 {
         let mut purged = 0;

@@ -75,6 +75,7 @@ fn list(roster: &Roster, member: &Arc<Member>, is_in: bool) {
     } else {
         members.retain(|held| !Arc::ptr_eq(held, member));
     }
+    roster.reporters.set(members.len() as u64);
     roster.reporting.store(Arc::new(members));
 }
 

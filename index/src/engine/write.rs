@@ -40,7 +40,8 @@ impl Index {
         self.members[at].last = last;
         let mut added = 0;
         for edit in edits.iter().filter(|edit| edit.changed) {
-            let bytes = if edit.added > 0 { self.entry_bytes(edit.slab, partition_at) } else { 0 };
+            // The slab may have been put together with another since.
+            let bytes = if edit.added > 0 { self.bytes_of(u64::from(edit.width), partition_at) } else { 0 };
             self.count(at, partition_at, edit, bytes);
             self.note_put(at, edit, said.seen_us);
             self.note_prefixes(&spot.member, edit, said.seen_us);

@@ -25,6 +25,17 @@ pub(crate) enum Input<'a, B> {
     Exact(&'a [u8]),
 }
 
+impl<B: AsRef<[u8]>> Input<'_, B> {
+    /// The key that is looked for first.
+    pub(crate) fn first(&self) -> Option<&[u8]> {
+        match self {
+            Input::Chain { hashes, .. } => hashes.first().map(AsRef::as_ref),
+            Input::Blocks { hashes, .. } => hashes.first().map(<[u8; 8]>::as_slice),
+            Input::Exact(hash) => Some(hash),
+        }
+    }
+}
+
 /// True when the chain on the wire is one: not empty, and as many counts as hashes.
 fn has_chain<B>(request: &LookupRequest<'_, B>) -> bool {
     !request.block_hashes.is_empty() && request.block_hashes.len() == request.block_token_counts.len()

@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Edit {
     pub(crate) slab: u32,
+    /// The width of its hashes.
+    pub(crate) width: u32,
     /// Entries that are new, and that are gone.
     pub(crate) added: u32,
     pub(crate) removed: u32,
@@ -27,6 +29,8 @@ pub(crate) struct Edit {
     pub(crate) had_us: Option<u64>,
     /// The newest last-seen of the seat in the slab before.
     pub(crate) newest_us: Option<u64>,
+    /// Slabs of the seat that were put together with this one before.
+    pub(crate) absorbed: u32,
     /// True when anything changed.
     pub(crate) changed: bool,
 }
@@ -94,7 +98,7 @@ impl Store {
     ) -> Option<Edit> {
         let had_us = old.iter().map(|span| span.seen_us).min();
         let newest_us = old.iter().map(|span| span.seen_us).max();
-        let mut edit = Edit { slab: number, had_us, newest_us, ..Edit::default() };
+        let mut edit = Edit { slab: number, width: slab.shape().width, had_us, newest_us, ..Edit::default() };
         if old == new {
             return Some(edit);
         }
@@ -106,6 +110,7 @@ impl Store {
         edit.born = count(zip(added, other, |set, other| set & !other));
         edit.died = count(zip(removed, other, |set, other| set & !other));
         edit.changed = true;
+        edit.absorbed = std::mem::take(&mut self.absorbed);
         if let Some(digest) = digest {
             let sum = |digest: &mut EntryDigest, spans: &[Span]| sum(slab, spans, (start, end), digest);
             edit.digest = sum(digest, new).wrapping_sub(sum(digest, old));
@@ -128,7 +133,7 @@ impl Store {
     }
 
     /// Lets readers find the new spans of a seat.
-    fn publish(&mut self, slab: &Slab<'_>, (low, old, new): (usize, &[Span], &[Span])) -> Option<()> {
+    pub(super) fn publish(&mut self, slab: &Slab<'_>, (low, old, new): (usize, &[Span], &[Span])) -> Option<()> {
         let spans = slab.spans();
         if old.len() == new.len() {
             let mut changed = old.iter().zip(new).enumerate().filter(|(_, (old, new))| old != new);
@@ -179,11 +184,17 @@ impl Store {
             self.keys.remove(parts, hash, At { granule, position }, &mut self.retired);
         }
         self.retire_tables();
+        self.retire_slab(slab);
+    }
+
+    /// Gives the memory of a slab up that nothing leads to any more.
+    pub(super) fn retire_slab(&mut self, slab: &Slab<'_>) {
+        let shape = slab.shape();
         let (array, len) = slab.spans_word();
         if array != 0 {
             self.retire(array, array_granules(len));
         }
-        self.retire(granule, slab::granules(shape.room, shape.width));
+        self.retire(slab.granule, slab::granules(shape.room, shape.width));
     }
 
     /// Moves a slab of whose positions most are nobody's to a smaller one without those, if it then is smaller.
@@ -232,11 +243,7 @@ impl Store {
             }
         }
         self.retire_tables();
-        let (array, len) = slab.spans_word();
-        if array != 0 {
-            self.retire(array, array_granules(len));
-        }
-        self.retire(record.granule, before);
+        self.retire_slab(slab);
         Some(())
     }
 

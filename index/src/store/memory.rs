@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Words of a granule.
 pub(crate) const GRANULE_WORDS: usize = 8;
+/// Bytes of a cache line, which a granule is.
+const LINE_BYTES: usize = GRANULE_WORDS * size_of::<u64>();
 /// Granules of a chunk.
 pub(crate) const CHUNK_GRANULES: u32 = (CHUNK_WORDS / GRANULE_WORDS) as u32;
 /// Bits of a granule's number.
@@ -104,14 +106,23 @@ impl Memory {
     /// Asks for a granule to be brought near, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, granule: u32) {
-        let line: *const Line = self.line(granule);
+        prefetch(std::slice::from_ref(self.line(granule)), 1);
+    }
+}
+
+/// Asks for the first `most` cache lines of some values to be brought near, without waiting for them.
+#[inline]
+pub(crate) fn prefetch<T>(values: &[T], most: usize) {
+    let first: *const u8 = values.as_ptr().cast();
+    for line in 0..size_of_val(values).div_ceil(LINE_BYTES).min(most) {
+        let address = first.wrapping_add(line * LINE_BYTES);
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: a prefetch accesses nothing, whatever the address; every x86-64 has the instruction.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast());
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = line;
+        let _ = address;
     }
 }
 

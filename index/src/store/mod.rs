@@ -7,6 +7,7 @@
 //! `memory` is what they share, `space` and `readers` say when a piece of it may be reused, `table` finds keys, `slab` and
 //! `span` are the layout, `edit` and `put` the writer's changes, `runs` what readers ask.
 
+mod absorb;
 mod edit;
 #[expect(unsafe_code, reason = "memory that readers and the writer share; everything else is built on its safe face")]
 mod memory;
@@ -27,6 +28,7 @@ mod word;
 
 pub(crate) use edit::Edit;
 pub(crate) use put::{Last, Place, Said};
+pub(crate) use slab::HashBytes;
 pub(crate) use span::{SEAT_BITS, Span};
 pub(crate) use table::Shared;
 pub(crate) use watch::{SlabImage, Watch};
@@ -56,6 +58,8 @@ pub(crate) struct Store {
     keys: Keys,
     records: Vec<Record>,
     free: Vec<u32>,
+    /// Slabs that were put together with others since an edit said so last.
+    absorbed: u32,
     /// Pieces that readers may still be in, with the stamp of when they became unreachable.
     limbo: VecDeque<(u64, (u32, u32))>,
     retired: Vec<(u32, u32)>,
@@ -91,6 +95,7 @@ impl Store {
             keys: Keys::new(),
             records: Vec::new(),
             free: Vec::new(),
+            absorbed: 0,
             limbo: VecDeque::new(),
             retired: Vec::new(),
             watch: None,
@@ -152,10 +157,9 @@ impl Store {
         self.slab(number).is_some_and(|slab| slab.holds(position, hash))
     }
 
-    /// Where a hash is in all partitions of a (tenant, model).
-    pub(crate) fn find_all(&self, domain: u64, hash: &[u8]) -> Vec<(u32, u32)> {
+    /// Adds to `found` where a hash is in all partitions of a (tenant, model).
+    pub(crate) fn find_all(&self, domain: u64, hash: &[u8], found: &mut Vec<(u32, u32)>) {
         let Shared { memory, table, .. } = &*self.shared;
-        let mut found = Vec::new();
         let _ = table.find(memory, table.hash(domain, hash), |at| {
             let slab = slab::slab_at(memory, at);
             let number = slab.number();
@@ -164,7 +168,6 @@ impl Store {
             }
             false
         });
-        found
     }
 
     /// Asks for what a later [`Store::find`] or [`Store::find_all`] needs to be brought near.
@@ -219,11 +222,20 @@ impl Store {
         Some(First { accesses, seen_us, tokens, hash, position, start, next })
     }
 
-    /// The stretches of a slab that a seat of a domain has been seen with last at `seen_us`, ascending.
-    pub(crate) fn stretches_at(&self, number: u32, (domain, seat): (u64, u32), seen_us: u64) -> Vec<(u32, u32)> {
+    /// The spans of a slab by which a seat of a domain has been seen last at `seen_us`, ascending.
+    pub(crate) fn spans_at(
+        &self,
+        number: u32,
+        (domain, seat): (u64, u32),
+        seen_us: u64,
+    ) -> impl Iterator<Item = Span> + '_ {
         let is_own = self.record(number).is_some_and(|record| record.domain == domain);
-        let spans = self.spans_of(number, seat).filter(|span| is_own && span.seen_us == seen_us);
-        spans.map(|span| (span.start, span.end)).collect()
+        self.spans_of(number, seat).filter(move |span| is_own && span.seen_us == seen_us)
+    }
+
+    /// The hash at a position of a slab.
+    pub(crate) fn hash_of(&self, number: u32, position: u32) -> Option<HashBytes> {
+        self.slab(number).map(|slab| slab.hash(position))
     }
 
     /// The first prefix of a slab in its tenant's order: a prefix stands where its freshest holder does.

@@ -1,7 +1,7 @@
 //! Entries into slabs: what is there is refreshed where it is, what is new is appended to the block that it follows, if
 //! that is the last of its slab, or gets a slab of its own. So chains lie in runs however they came.
 
-use super::slab::{self, NUMBER, PARTITION, SHAPE, SPANS, Shape, Slab};
+use super::slab::{self, PARTITION, SHAPE, SPANS, Shape, Slab};
 use super::span::Span;
 use super::table::{At, Shared};
 use super::{Edit, Record, Store};
@@ -58,8 +58,15 @@ impl Store {
         while let Some(&(hash, _)) = rest.first() {
             let done = match self.find(place.domain, place.partition, hash) {
                 Some((number, position)) => {
+                    let (number, position) = match position {
+                        0 if rest.len() > 1 && self.absorb(place, number, rest, *last) => {
+                            let Some(found) = self.find(place.domain, place.partition, hash) else { return };
+                            found
+                        }
+                        _ => (number, position),
+                    };
                     let Some(slab) = self.slab(number) else { return };
-                    let count = slab.matching(position, rest.len(), |at| rest.get(at).map_or(&[], |block| block.0));
+                    let count = slab.matching(position, rest, |block| block.0);
                     let (stretch, _) = rest.split_at((count.max(1) as usize).min(rest.len()));
                     self.cover(number, position, place, stretch, said, digest, edits);
                     note(last, number, position, place, stretch);
@@ -169,17 +176,19 @@ impl Store {
             table.prefetch(memory, hash);
             hashes.push(hash);
         }
-        let mut seen = Seen::new();
+        // One hash repeats none.
+        let mut seen = (hashes.len() > 1).then(Seen::new);
         let mut count = 0;
         for (&hash, (bytes, _)) in hashes.iter().zip(blocks) {
             let is_it = |at: At| {
                 let slab = slab::slab_at(memory, at);
                 slab.partition() == place.partition && slab.holds(at.position, bytes)
             };
-            if count > 0 && (seen.has(hash, &hashes) || table.find(memory, hash, is_it).is_some()) {
+            let repeats = |seen: &Option<Seen>| seen.as_ref().is_some_and(|seen| seen.has(hash, &hashes));
+            if count > 0 && (repeats(&seen) || table.find(memory, hash, is_it).is_some()) {
                 break;
             }
-            seen.note(hash, count);
+            seen.iter_mut().for_each(|seen| seen.note(hash, count));
             count += 1;
         }
         hashes.truncate(count);
@@ -233,8 +242,7 @@ impl Store {
         debug_assert!(record.granule == 0 || partition != 0);
         slab.header[SPANS].store(0, Ordering::Relaxed);
         slab.header[PARTITION].store(partition, Ordering::Relaxed);
-        slab.header[SHAPE].store(Shape { width, room, used: 0 }.encode(), Ordering::Relaxed);
-        slab.header[NUMBER].store(u64::from(number), Ordering::Relaxed);
+        slab.header[SHAPE].store(Shape { number, width, room, used: 0 }.encode(), Ordering::Relaxed);
         Some(granule)
     }
 

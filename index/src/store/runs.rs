@@ -2,6 +2,7 @@
 //! slab by slab: one probe finds the first block, a sweep compares the rest of the stretch, and the spans say who holds it.
 //! It reads, never waits and changes nothing.
 
+use super::memory;
 use super::slab::{self, Slab};
 use super::span::{self, Span};
 use super::table::{At, Shared};
@@ -65,60 +66,80 @@ impl Sight {
         }));
     }
 
-    /// Each seat's longest leading run of a chain of `len` hashes; token counts are left at 0. `matches` gets the runs,
-    /// ascending by seat.
-    pub(crate) fn chain<'h>(
-        &self,
-        shared: &Shared,
-        len: usize,
-        hash: impl Fn(usize) -> &'h [u8],
-        matches: &mut Vec<Match>,
-    ) {
+    /// Asks for what a lookup of a hash needs first to be brought near, besides the hash.
+    pub(crate) fn prefetch(&self, shared: &Shared, hash: &[u8]) {
+        shared.table.prefetch(&shared.memory, shared.table.hash(self.domain, hash));
+    }
+
+    /// Each seat's longest leading run of a chain of hashes; token counts are left at 0. `matches` gets the runs,
+    /// ascending by seat. No run has more blocks than what is returned.
+    pub(crate) fn chain<B: AsRef<[u8]>>(&self, shared: &Shared, hashes: &[B], matches: &mut Vec<Match>) -> u32 {
         matches.clear();
-        let mut done = 0;
-        let mut next = (len > 0).then(|| shared.table.hash(self.domain, hash(0)));
-        while let Some(table_hash) = next {
-            let Some((slab, position)) = self.find_hashed(shared, table_hash, hash(done)) else { return };
+        let Shared { memory, table, .. } = shared;
+        let table_hash = |hash: &B| table.hash(self.domain, hash.as_ref());
+        let (mut done, mut rest) = (0, hashes);
+        let mut next = rest.first().map(table_hash);
+        while let (Some(table_hash_now), Some(first)) = (next, rest.first()) {
+            let Some((slab, position)) = self.find_hashed(shared, table_hash_now, first.as_ref()) else { break };
             slab.prefetch_spans();
-            let end = done + slab.prefetch_hashes(position, len - done);
-            if end < len {
-                // Most likely the chain goes on behind the slab.
-                shared.table.prefetch(&shared.memory, shared.table.hash(self.domain, hash(end)));
+            // Most likely the chain goes on behind the slab.
+            let behind = slab.prefetch_hashes(position, rest.len());
+            let likely = rest.get(behind).map(table_hash);
+            if let Some(likely) = likely {
+                table.prefetch(memory, likely);
             }
-            let count = slab.matching(position, len - done, |at| hash(done + at));
-            if count == 0 {
-                return;
-            }
-            let after = done + count as usize;
-            // The next probe's memory comes while the spans are read.
-            next = (after < len).then(|| shared.table.hash(self.domain, hash(after)));
-            if let Some(table_hash) = next.filter(|_| after != end) {
-                shared.table.prefetch(&shared.memory, table_hash);
-            }
-            let stretch = Stretch { position, end: position + count, done: done as u32 };
-            let is_alive = match done {
-                0 => self.begin(&slab, stretch, matches),
-                _ => self.go_on(&slab, stretch, matches),
+            let count = slab.matching(position, rest, |hash| hash.as_ref());
+            let Some(after) = rest.get(count as usize..).filter(|_| count > 0) else { break };
+            next = match likely.filter(|_| count as usize == behind) {
+                Some(likely) => Some(likely),
+                None => {
+                    let next = after.first().map(table_hash);
+                    next.iter().for_each(|next| table.prefetch(memory, *next));
+                    next
+                }
             };
+            let stretch = Stretch { position, end: position + count, done };
+            // What the next probe needs comes while the spans are read.
+            let ahead = || {
+                if let (Some(table_hash), Some(hash)) = (next, after.first())
+                    && let Some(at) = table.likely(memory, table_hash)
+                {
+                    Slab::prefetch(memory, at, hash.as_ref().len());
+                }
+            };
+            let is_alive = match done {
+                0 => self.begin(&slab, stretch, matches, ahead),
+                _ => self.go_on(&slab, stretch, matches, ahead),
+            };
+            done += count;
             if !is_alive {
-                return;
+                break;
             }
-            done = after;
+            rest = after;
         }
+        done
     }
 
     /// Begins a run for each seat that holds the first position. True when one reaches the end of the stretch.
-    fn begin(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut Vec<Match>) -> bool {
+    #[inline]
+    fn begin(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut Vec<Match>, ahead: impl Fn()) -> bool {
         let mut is_alive = false;
-        for words in slab.spans() {
+        let spans = slab.spans();
+        matches.reserve(spans.len());
+        for (at, words) in spans.iter().enumerate() {
+            if at == LEAD {
+                ahead();
+            }
             let span = span::read(words);
             if span.end <= stretch.position || span.start >= stretch.end || !self.is_fresh(&span) {
                 continue;
             }
             if span.start <= stretch.position {
-                matches.push(Match { seat: span.seat, coldness: 0, tokens: 0, depth: 0, seen_us: u64::MAX });
-            }
-            if let Some(found) = matches.last_mut().filter(|found| found.seat == span.seat) {
+                let end = span.end.min(stretch.end);
+                let (coldness, depth) = (rank::coldness(span.tier), end - stretch.position);
+                matches.push(Match { seat: span.seat, coldness, tokens: 0, depth, seen_us: span.seen_us });
+                is_alive |= end == stretch.end;
+            } else if let Some(found) = matches.last_mut().filter(|found| found.seat == span.seat) {
                 is_alive |= stretch.extend(found, &span);
             }
         }
@@ -126,10 +147,14 @@ impl Sight {
     }
 
     /// Extends the runs that reach the stretch by what their seats hold of it. True when one reaches its end.
-    fn go_on(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut [Match]) -> bool {
+    #[inline]
+    fn go_on(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut [Match], ahead: impl Fn()) -> bool {
         let mut is_alive = false;
         let mut rest = matches;
-        for words in slab.spans() {
+        for (at, words) in slab.spans().iter().enumerate() {
+            if at == LEAD {
+                ahead();
+            }
             let span = span::read(words);
             if span.end <= stretch.position || span.start >= stretch.end || !self.is_fresh(&span) {
                 continue;
@@ -148,6 +173,9 @@ impl Sight {
         is_alive
     }
 }
+
+/// After so many spans the bucket that was asked for before them is likely to be there.
+const LEAD: usize = 8;
 
 /// The part of a slab that a chain goes through.
 #[derive(Copy, Clone)]
@@ -172,6 +200,12 @@ impl Stretch {
         found.coldness = found.coldness.max(rank::coldness(span.tier));
         end == self.end
     }
+}
+
+/// Asks for the hashes of a lookup to be brought near, in case that whoever sent them hasn't just written them.
+pub(crate) fn prefetch_hashes<B>(hashes: &[B]) {
+    const LINES: usize = 24;
+    memory::prefetch(hashes, LINES);
 }
 
 /// Goes through all spans, of the dead too: `each` gets the partition's id, the seat, and a span's length and last-seen.

@@ -1,5 +1,5 @@
 //! The layout of a slab: up to 255 hashes of one width side by side, of one partition, and whose they are. The first
-//! granule is its header. Hashes are appended and never changed; everything else is in the spans. See `span` for
+//! granule begins with its header. Hashes are appended and never changed; everything else is in the spans. See `span` for
 //! those, `edit` for the writer's changes, `runs` for what readers do with it.
 
 use super::memory::{GRANULE_WORDS, Line, Memory};
@@ -14,10 +14,10 @@ pub(crate) const SPANS: usize = 0;
 const INLINE: usize = 1;
 /// The partition's id.
 pub(crate) const PARTITION: usize = 5;
-/// Width of a hash in bytes, hashes that there is room for, hashes used.
+/// The writer's number for the slab, width of a hash in bytes, hashes that there is room for, hashes used.
 pub(crate) const SHAPE: usize = 6;
-/// The writer's number for the slab.
-pub(crate) const NUMBER: usize = 7;
+/// Where hashes begin: the first short one lies beside what leads to it.
+const HASHES: usize = 7;
 
 /// Most positions of a slab: one less than a byte counts.
 const MAX_POSITIONS: u32 = 255;
@@ -29,6 +29,7 @@ const MAX_GRANULES: u32 = 64;
 /// What a slab's shape word says.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    pub(crate) number: u32,
     pub(crate) width: u32,
     pub(crate) room: u32,
     pub(crate) used: u32,
@@ -36,11 +37,18 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn encode(self) -> u64 {
-        (u64::from(self.width) << 32) | (u64::from(self.room) << 16) | u64::from(self.used)
+        let lengths = (self.width << 16) | (self.room << 8) | self.used;
+        (u64::from(self.number) << 32) | u64::from(lengths)
     }
 
     fn decode(word: u64) -> Self {
-        Self { width: (word >> 32) as u32 & 0xff, room: (word >> 16) as u32 & 0xff, used: word as u32 & 0xff }
+        let lengths = word as u32;
+        Self {
+            number: (word >> 32) as u32,
+            width: (lengths >> 16) & 0xff,
+            room: (lengths >> 8) & 0xff,
+            used: lengths & 0xff,
+        }
     }
 }
 
@@ -56,12 +64,13 @@ pub(crate) fn most_positions(width: u32) -> u32 {
 
 /// Positions that a slab of so many granules has room for.
 pub(crate) fn room(granules: u32, width: u32) -> u32 {
-    ((granules - 1) * GRANULE_WORDS as u32 / words_of(width).max(1) as u32).min(MAX_POSITIONS)
+    let words = (granules * GRANULE_WORDS as u32).saturating_sub(HASHES as u32);
+    (words / words_of(width).max(1) as u32).min(MAX_POSITIONS)
 }
 
 /// Granules of a slab with room for so many positions.
 pub(crate) fn granules(positions: u32, width: u32) -> u32 {
-    1 + (positions * words_of(width) as u32).div_ceil(GRANULE_WORDS as u32)
+    (HASHES as u32 + positions * words_of(width) as u32).div_ceil(GRANULE_WORDS as u32)
 }
 
 /// A slab that may be read.
@@ -103,7 +112,7 @@ impl<'m> Slab<'m> {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        self.header[NUMBER].load(Ordering::Relaxed) as u32
+        self.shape().number
     }
 
     /// Where the spans are, if not in the header, and how many.
@@ -134,15 +143,29 @@ impl<'m> Slab<'m> {
         }
     }
 
+    /// Asks for the header and the hash at a position to be brought near, of a slab of which nothing is known yet but that
+    /// its hashes may be of that width.
+    #[inline]
+    pub(crate) fn prefetch(memory: &Memory, at: At, width: usize) {
+        memory.prefetch(at.granule);
+        let each = width.div_ceil(size_of::<u64>());
+        let line = (HASHES + at.position as usize * each) / GRANULE_WORDS;
+        if line > 0 {
+            memory.prefetch(at.granule + line as u32);
+        }
+    }
+
     /// Asks for the hashes from a position on to be brought near, at most `most` of them; returns how many there are.
     #[inline]
     pub(crate) fn prefetch_hashes(&self, position: u32, most: usize) -> usize {
         let shape = self.shape();
         let count = (shape.used.saturating_sub(position) as usize).min(most);
         let each = words_of(shape.width);
-        let first = self.granule + 1 + (position as usize * each / GRANULE_WORDS) as u32;
-        let granules = (count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
-        (first..).take(granules).for_each(|granule| self.memory.prefetch(granule));
+        let first = HASHES + position as usize * each;
+        let granules = (first % GRANULE_WORDS + count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
+        (self.granule + (first / GRANULE_WORDS) as u32..)
+            .take(granules)
+            .for_each(|granule| self.memory.prefetch(granule));
         count
     }
 
@@ -150,7 +173,7 @@ impl<'m> Slab<'m> {
     #[inline]
     pub(crate) fn hash_words(&self, position: u32, count: u32, width: u32) -> &'m [AtomicU64] {
         let each = words_of(width);
-        self.memory.words(self.granule, GRANULE_WORDS + position as usize * each, count as usize * each)
+        self.memory.words(self.granule, HASHES + position as usize * each, count as usize * each)
     }
 
     /// The bytes of the hash at a position.
@@ -172,46 +195,53 @@ impl<'m> Slab<'m> {
             && is_same(self.hash_words(position, 1, shape.width), hash)
     }
 
-    /// How many hashes from a position on are those that `hash` gives from 0 on, at most `most`.
+    /// How many hashes from a position on are those of `items`, in their order.
     #[inline]
-    pub(crate) fn matching<'h>(&self, position: u32, most: usize, hash: impl Fn(usize) -> &'h [u8]) -> u32 {
+    pub(crate) fn matching<T>(&self, position: u32, items: &[T], bytes: impl Fn(&T) -> &[u8]) -> u32 {
         let shape = self.shape();
-        let count = (shape.used.saturating_sub(position)).min(u32::try_from(most).unwrap_or(u32::MAX));
+        let count = shape.used.saturating_sub(position).min(u32::try_from(items.len()).unwrap_or(u32::MAX));
         let words = self.hash_words(position, count, shape.width);
         let matched = match shape.width {
-            8 => words
-                .iter()
-                .enumerate()
-                .take_while(|(at, word)| {
-                    <[u8; 8]>::try_from(hash(*at)).is_ok_and(|b| u64::from_le_bytes(b) == word.load(Ordering::Relaxed))
-                })
-                .count(),
-            16 => matching_words::<2>(words, hash),
-            32 => matching_words::<4>(words, hash),
-            width => words
-                .chunks_exact(words_of(width).max(1))
-                .enumerate()
-                .take_while(|(at, words)| {
-                    let hash = hash(*at);
-                    hash.len() == width as usize && is_same(words, hash)
-                })
-                .count(),
+            8 => matching_words::<1, T>(words, items, bytes),
+            16 => matching_words::<2, T>(words, items, bytes),
+            32 => matching_words::<4, T>(words, items, bytes),
+            width => {
+                let pairs = words.chunks_exact(words_of(width).max(1)).zip(items);
+                let is_next = |(words, item): &(&[AtomicU64], &T)| {
+                    bytes(item).len() == width as usize && is_same(words, bytes(item))
+                };
+                pairs.take_while(is_next).count()
+            }
         };
         matched as u32
     }
 }
 
-/// How many hashes of `N` whole words are those that `hash` gives.
+/// So many hashes are compared before anybody asks whether they were the same.
+const STRIDE: usize = 8;
+
+/// How many hashes of `N` whole words are those of `items`.
 #[inline]
-fn matching_words<'h, const N: usize>(words: &[AtomicU64], hash: impl Fn(usize) -> &'h [u8]) -> usize {
-    let is_next = |(at, words): &(usize, &[AtomicU64; N])| {
-        let (parts, rest) = hash(*at).as_chunks::<8>();
-        let pairs = parts.iter().zip(words.iter());
-        rest.is_empty()
-            && parts.len() == N
-            && pairs.fold(0, |odd, (part, word)| odd | (u64::from_le_bytes(*part) ^ word.load(Ordering::Relaxed))) == 0
+fn matching_words<const N: usize, T>(words: &[AtomicU64], items: &[T], bytes: impl Fn(&T) -> &[u8]) -> usize {
+    let words = words.as_chunks::<N>().0;
+    // Zero when they are the same.
+    let odds = |words: &[AtomicU64; N], item: &T| match bytes(item).as_chunks::<8>() {
+        (parts, []) => match <&[[u8; 8]; N]>::try_from(parts) {
+            Ok(parts) => {
+                let pairs = parts.iter().zip(words);
+                pairs.fold(0, |odd, (part, word)| odd | (u64::from_le_bytes(*part) ^ word.load(Ordering::Relaxed)))
+            }
+            Err(_) => 1,
+        },
+        _ => 1,
     };
-    words.as_chunks::<N>().0.iter().enumerate().take_while(is_next).count()
+    let strides = words.as_chunks::<STRIDE>().0.iter().zip(items.as_chunks::<STRIDE>().0);
+    let is_same = |(words, items): &(&[[AtomicU64; N]; STRIDE], &[T; STRIDE])| {
+        words.iter().zip(*items).fold(0, |odd, (words, item)| odd | odds(words, item)) == 0
+    };
+    let done = strides.take_while(is_same).count() * STRIDE;
+    let rest = words.iter().zip(items).skip(done).take_while(|(words, item)| odds(words, item) == 0);
+    done + rest.count()
 }
 
 /// True when the words are those of a hash as long as them.
@@ -248,7 +278,7 @@ mod tests {
                 assert!(granules <= MAX_GRANULES && room(granules, width) >= positions, "{width}: {positions}");
             }
         }
-        let shape = Shape { width: 128, room: 255, used: 254 };
+        let shape = Shape { number: u32::MAX - 1, width: 128, room: 255, used: 254 };
         assert_eq!(Shape::decode(shape.encode()), shape);
         assert_eq!((padded(&[1]), padded(&[0, 2])), (1, 512));
     }

@@ -95,6 +95,15 @@ impl Table {
         memory.prefetch(shard.granule + shard.home(tag(hash)));
     }
 
+    /// A place that may be the one of a hash, from the bucket where that would be first.
+    #[inline]
+    pub(crate) fn likely(&self, memory: &Memory, hash: u64) -> Option<At> {
+        let (shard, tag) = (self.shard(hash), tag(hash));
+        let line = shard.bucket(memory, shard.home(tag));
+        let words = line[..SLOTS].iter().map(|word| word.load(Ordering::Relaxed));
+        words.filter(|&word| word & TAG_MASK == tag && word != 0).map(at).next()
+    }
+
     /// The first candidate for a hash that `is_it` accepts.
     #[inline]
     pub(crate) fn find(&self, memory: &Memory, hash: u64, mut is_it: impl FnMut(At) -> bool) -> Option<At> {

@@ -200,7 +200,7 @@ impl Walk {
         let sight = Sight { domain: 5, partition: place.partition, now_us: NOW_US, ttl_us: TTL_US };
         let mut matches = Vec::new();
         let _pin = self.shared.readers.pin(1);
-        sight.chain(&self.shared, chain.len(), |at| &chain[at], &mut matches);
+        sight.chain(&self.shared, &chain, &mut matches);
         let mut expected: Vec<Match> = Vec::new();
         for seat in 0..SEATS as u32 {
             let held = chain.iter().map_while(|hash| {
@@ -220,6 +220,59 @@ impl Walk {
         }
         assert_eq!(matches.len(), expected.len());
     }
+}
+
+/// Chains that grow in turn, each block by itself, are in a slab a block until they are reported whole.
+#[test]
+fn what_came_block_by_block_is_put_together() {
+    const CHAINS: u64 = 40;
+    const BLOCKS: u64 = 50;
+    let shared = Arc::new(Shared::new(3));
+    let mut store = Store::new(Arc::clone(&shared));
+    let place = Place { domain: 5, partition: 9, partition_at: 0, seat: 2 };
+    let hash = |chain: u64, at: u64| (chain << 32 | at).to_le_bytes();
+    let mut digest = EntryDigest::new(&[0; 16], &[1; 16]);
+    let (mut sum, mut held) = (0u128, 0);
+    let mut put = |store: &mut Store, seen_us: u64, blocks: &[([u8; 8], i32)]| {
+        let blocks: Vec<(&[u8], i32)> = blocks.iter().map(|(hash, tokens)| (hash.as_slice(), *tokens)).collect();
+        let mut edits = Vec::new();
+        store.put(&place, &blocks, Said { seen_us, tier: 1, accesses: 0 }, &mut None, &mut digest, &mut edits);
+        sum = edits.iter().fold(sum, |sum, edit| sum.wrapping_add(edit.digest));
+        held = edits.iter().fold(held, |held, edit| held + edit.added - edit.removed);
+        sum
+    };
+    let tokens = |at: u64| at as i32 * 16 + 16;
+    for at in 0..BLOCKS {
+        for chain in 0..CHAINS {
+            put(&mut store, 100 + chain % 3, &[(hash(chain, at), tokens(at))]);
+        }
+    }
+    let slabs =
+        |store: &Store| (0..store.slabs()).filter(|number| store.partition_of(*number).is_some()).count() as u64;
+    assert_eq!((slabs(&store), store.keys()), (CHAINS * BLOCKS, CHAINS * BLOCKS));
+    store.reclaim();
+    let before = store.space.used_granules();
+    let mut last = 0;
+    for chain in 0..CHAINS {
+        let blocks: Vec<([u8; 8], i32)> = (0..BLOCKS).map(|at| (hash(chain, at), tokens(at))).collect();
+        last = put(&mut store, 200, &blocks);
+    }
+    assert_eq!((slabs(&store), store.keys(), u64::from(held)), (CHAINS, CHAINS * BLOCKS, CHAINS * BLOCKS));
+    store.reclaim();
+    // What the table takes stays: a bucket a shard, and few more.
+    let (table, used) = (shared.table.shards() as u64, store.space.used_granules());
+    assert!((used - table) * 4 < before - table, "{used} of {before} granules, {table} of them the table's");
+    let mut fresh = Store::new(Arc::new(Shared::new(4)));
+    let whole = (0..CHAINS).fold(0u128, |sum, chain| {
+        let hashes: Vec<[u8; 8]> = (0..BLOCKS).map(|at| hash(chain, at)).collect();
+        let blocks: Vec<(&[u8], i32)> = (0..).zip(&hashes).map(|(at, hash)| (hash.as_slice(), tokens(at))).collect();
+        let mut edits = Vec::new();
+        let said = Said { seen_us: 200, tier: 1, accesses: 0 };
+        let mut digest = EntryDigest::new(&[0; 16], &[1; 16]);
+        fresh.put(&place, &blocks, said, &mut None, &mut digest, &mut edits);
+        edits.iter().fold(sum, |sum, edit| sum.wrapping_add(edit.digest))
+    });
+    assert_eq!(last, whole, "the digest is that of what was reported at once");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 pub(crate) mod names;
 mod paths;
+mod ranking;
 mod rows;
 mod search;
 pub(crate) mod settings;
@@ -17,6 +18,7 @@ use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use crate::policy::{PolicySet, PolicySource};
 use crate::store::runs::Match;
 use paths::Paths;
+use ranking::Ranking;
 use search::Search;
 pub use search::{AnswerRef, ScoreRef};
 pub(crate) use settings::Settings;
@@ -36,7 +38,7 @@ pub struct View {
 pub struct LookupScratch {
     fingerprints: Vec<[u8; 8]>,
     matches: Vec<Match>,
-    ranked: Vec<search::Ranked>,
+    ranking: Ranking,
     tokens: Vec<i32>,
     paths: Paths,
     /// Where this thread marks that it is reading: threads that look for different places don't get in each other's way.
@@ -51,7 +53,7 @@ impl Default for LookupScratch {
         Self {
             fingerprints: Vec::new(),
             matches: Vec::new(),
-            ranked: Vec::new(),
+            ranking: Ranking::default(),
             tokens: Vec::new(),
             paths: Paths::default(),
             hint: SCRATCHES.fetch_add(1, Ordering::Relaxed),

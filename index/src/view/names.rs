@@ -33,9 +33,24 @@ impl Count {
     }
 
     /// For the single writer alone.
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// For the single writer alone.
     pub(crate) fn sub(&self, n: u64) {
         self.0.store(self.get().saturating_sub(n), Ordering::Relaxed);
     }
+}
+
+/// True for equal names. Names are short: a call for each costs more than comparing them here.
+#[inline]
+pub(crate) fn is_same(a: &str, b: &str) -> bool {
+    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
+    let odd =
+        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
+    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
+    a.len() == b.len() && odd == 0 && rest == 0
 }
 
 /// A tenant that holds entries or stats.
@@ -76,43 +91,87 @@ pub(crate) struct Domain {
 pub(crate) struct Roster {
     /// Those with stats, sorted by replica.
     pub(crate) reporting: ArcSwap<Vec<Arc<Member>>>,
-    /// Those that aren't retired, by seat.
-    pub(crate) seated: ArcSwap<Vec<Option<Seated>>>,
+    /// Those that aren't retired.
+    pub(crate) seats: ArcSwap<Seats>,
+    /// How many have stats. While nobody has, lookups needn't ask anybody.
+    pub(crate) reporters: Count,
+}
+
+/// The members of a domain that aren't retired, by seat and by replica.
+#[derive(Clone, Default)]
+pub(crate) struct Seats {
+    /// Ascending by replica: equal scores go by that, and comparing positions in here is cheaper.
+    seated: Vec<Seated>,
+    /// Of each seat, where its member is in `seated`, or `NOBODY`.
+    orders: Vec<u32>,
 }
 
 /// A member in its seat.
 #[derive(Clone)]
 pub(crate) struct Seated {
     pub(crate) member: Arc<Member>,
-    /// How many of the seated have a smaller replica id: equal scores go by that, and comparing it is cheaper.
-    pub(crate) order: u32,
+    /// The member's, one step nearer.
+    pub(crate) replica: Arc<str>,
+}
+
+/// What an empty seat has for an order.
+const NOBODY: u32 = u32::MAX;
+
+impl Seats {
+    /// How many are seated.
+    pub(crate) fn len(&self) -> usize {
+        self.seated.len()
+    }
+
+    /// How many of the seated have a smaller replica id than the one in a seat; `None` if that is empty.
+    #[inline]
+    pub(crate) fn order(&self, seat: u32) -> Option<u32> {
+        self.orders.get(seat as usize).copied().filter(|&order| order != NOBODY)
+    }
+
+    /// Who has an order.
+    #[inline]
+    pub(crate) fn at(&self, order: u32) -> Option<&Seated> {
+        self.seated.get(order as usize)
+    }
+
+    /// Who is in a seat.
+    pub(crate) fn in_seat(&self, seat: u32) -> Option<&Seated> {
+        self.at(self.order(seat)?)
+    }
+
+    fn put(&mut self, seat: u32, member: Option<&Arc<Member>>) {
+        let at = seat as usize;
+        if let Some(gone) = self.order(seat) {
+            self.seated.remove(gone as usize);
+            self.orders[at] = NOBODY;
+            let behind = self.orders.iter_mut().filter(|order| **order != NOBODY && **order > gone);
+            behind.for_each(|order| *order -= 1);
+        }
+        if let Some(member) = member {
+            // There are fewer seats than 32 bits count.
+            let new = self.seated.partition_point(|held| held.replica < member.replica) as u32;
+            let replica = Arc::clone(&member.replica);
+            self.seated.insert(new as usize, Seated { member: Arc::clone(member), replica });
+            let behind = self.orders.iter_mut().filter(|order| **order != NOBODY && **order >= new);
+            behind.for_each(|order| *order += 1);
+            if self.orders.len() <= at {
+                self.orders.resize(at + 1, NOBODY);
+            }
+            self.orders[at] = new;
+        }
+        while self.orders.last() == Some(&NOBODY) {
+            self.orders.pop();
+        }
+    }
 }
 
 impl Roster {
     /// Says who is in a seat. For the single writer alone.
     pub(crate) fn seat(&self, seat: u32, member: Option<&Arc<Member>>) {
-        let mut seated = (**self.seated.load()).clone();
-        let seat = seat as usize;
-        if seated.len() <= seat {
-            seated.resize(seat + 1, None);
-        }
-        if let Some(gone) = seated[seat].take() {
-            seated.iter_mut().flatten().for_each(|held| held.order -= u32::from(held.order > gone.order));
-        }
-        if let Some(member) = member {
-            let mut order = 0;
-            for held in seated.iter_mut().flatten() {
-                match held.member.replica < member.replica {
-                    true => order += 1,
-                    false => held.order += 1,
-                }
-            }
-            seated[seat] = Some(Seated { member: Arc::clone(member), order });
-        }
-        while seated.last().is_some_and(Option::is_none) {
-            seated.pop();
-        }
-        self.seated.store(Arc::new(seated));
+        let mut seats = (**self.seats.load()).clone();
+        seats.put(seat, member);
+        self.seats.store(Arc::new(seats));
     }
 }
 
@@ -125,6 +184,8 @@ pub(crate) struct Scope {
     pub(crate) entries: Count,
     /// The members with a visible entry here, sorted by replica.
     pub(crate) serving: ArcSwap<Vec<Arc<Member>>>,
+    /// How many these are.
+    pub(crate) servers: Count,
 }
 
 /// A (tenant, model, hash scheme, adapter).

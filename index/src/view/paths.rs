@@ -1,7 +1,7 @@
 //! The way from a request's names to its entries, remembered by each reader: most lookups of a gateway name the same
 //! few scopes, and nothing about a name changes while no name comes or goes.
 
-use super::names::{Domain, Partition, Roster, Scope};
+use super::names::{Domain, Partition, Roster, Scope, is_same};
 use super::tables::Tables;
 use crate::lookup::LookupRequest;
 use std::sync::Arc;
@@ -38,10 +38,10 @@ impl Paths {
             self.paths.clear();
         }
         let is_it = |path: &Path| {
-            *path.scope.scheme == *request.scheme
-                && *path.adapter == *request.adapter
-                && *path.domain.model == *request.model
-                && *path.domain.tenant.name == *request.tenant
+            is_same(&path.scope.scheme, request.scheme)
+                && is_same(&path.adapter, request.adapter)
+                && is_same(&path.domain.model, request.model)
+                && is_same(&path.domain.tenant.name, request.tenant)
         };
         let known = self.paths.iter().position(is_it);
         let at = match known {

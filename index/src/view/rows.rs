@@ -1,7 +1,7 @@
 //! The aggregates that operators ask for: GetCacheState, the rows of GET /snapshot, models for the metrics. They are
 //! read from the shared tables without a lock; the reserved tenant is in none of them.
 
-use super::names::{Domain, Member, Node, Report, Seated};
+use super::names::{Domain, Member, Node, Report, Seats};
 use super::tables::{Kind, TableHash, Tables};
 use super::{CacheState, ReplicaRow, StateRows};
 use crate::limits::RESERVED_TENANT;
@@ -72,21 +72,21 @@ fn held(tables: &Tables, hash_seed: u64) -> Vec<(Arc<Member>, u64, u64)> {
     // While the pin lasts no seat goes to somebody else.
     let _pin = tables.store.readers.pin(0);
     let guard = tables.names.guard();
-    let mut rosters: HashMap<u64, Arc<Vec<Option<Seated>>>, TableHash> = HashMap::with_hasher(TableHash(hash_seed));
+    let mut rosters: HashMap<u64, Arc<Seats>, TableHash> = HashMap::with_hasher(TableHash(hash_seed));
     for (_, node) in tables.names.iter(&guard) {
         if let Node::Partition(partition) = node
             && let Domain { tenant, model, .. } = &*partition.domain
             && !tenant.reserved
             && let Some((_, roster)) = tables.roster(&tenant.name, model, &guard)
         {
-            rosters.insert(partition.id, roster.seated.load_full());
+            rosters.insert(partition.id, roster.seats.load_full());
         }
     }
     let mut held: HashMap<*const Member, (&Arc<Member>, u64, u64), TableHash> =
         HashMap::with_hasher(TableHash(hash_seed));
     census(&tables.store, |partition, seat, entries, seen_us| {
-        let roster = rosters.get(&partition);
-        if let Some(Some(Seated { member, .. })) = roster.and_then(|roster| roster.get(seat as usize)) {
+        if let Some(seated) = rosters.get(&partition).and_then(|seats| seats.in_seat(seat)) {
+            let member = &seated.member;
             let sum = held.entry(Arc::as_ptr(member)).or_insert((member, 0, 0));
             *sum = (member, sum.1 + entries, sum.2.max(seen_us));
         }

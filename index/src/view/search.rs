@@ -1,8 +1,9 @@
 //! Answers lookups from the shared tables: matching, ranking, fallbacks, in the order of the contract's steps. It
 //! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in the store.
 
-use super::names::{Member, Scope, Seated};
+use super::names::{Member, Scope, Seated, Seats};
 use super::paths::{Path, look_up};
+use super::ranking::Ranking;
 use super::tables::Tables;
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
@@ -12,20 +13,10 @@ use crate::lookup::affinity::Seed;
 use crate::lookup::config::Rules;
 use crate::lookup::resolve::{Input, Resolved, resolve};
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank};
-use crate::store::runs::{Match, Sight};
+use crate::store::runs::{self, Match, Sight};
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic::Ordering as AtomicOrdering;
-
-/// A match with its score.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Ranked {
-    place: u64,
-    /// The match's position among the matches.
-    at: u32,
-    score: f32,
-    hit_prob: f32,
-}
 
 /// What the index has for a request.
 enum Found {
@@ -51,27 +42,34 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         if self.request.tenant == RESERVED_TENANT {
             return take(&AnswerRef::early(Reason::NoHint));
         }
+        runs::prefetch_hashes(self.request.block_hashes);
         let rules = Rules::of(self.settings.policies.policies.get(self.request.tenant), self.config);
-        let LookupScratch { fingerprints, matches, ranked, tokens, paths, hint } = scratch;
+        let LookupScratch { fingerprints, matches, ranking, tokens, paths, hint } = scratch;
         let resolved = match resolve(self.request, &rules, self.config.block_size, fingerprints) {
             Ok(resolved) => resolved,
             Err(reason) => return take(&AnswerRef::early(reason)),
         };
+        let path = paths.find(self.tables, self.request);
+        let sight = path.and_then(|path| self.sight(path));
+        if let (Some(sight), Some(first)) = (&sight, resolved.input.first()) {
+            sight.prefetch(&self.tables.store, first);
+        }
         // Pinned before the roster is read, so that its seats stay its members'.
         let _pin = self.tables.store.readers.pin(*hint);
-        let path = paths.find(self.tables, self.request);
-        let seated = path.map(|path| path.roster.seated.load());
-        let seated: &[Option<Seated>] = seated.as_ref().map_or(&[], |seated| seated.as_slice());
-        let mut buffers = Buffers { matches, ranked, tokens };
+        let held = path.map(|path| path.roster.seats.load());
+        let none = Seats::default();
+        let seats: &Seats = held.as_ref().map_or(&none, |held| held);
+        let mut buffers = Buffers { matches, ranking, tokens };
         let found = match gates::names_scope(self.request) {
-            true => self.find(&resolved, &rules, path.map(|path| (path, seated)), &mut buffers),
+            true => self.find(&resolved, &rules, path.map(|path| (path, sight.as_ref())), seats, &mut buffers),
             false => Found::None,
         };
-        let Buffers { matches, ranked, .. } = buffers;
+        let Buffers { matches, ranking, .. } = buffers;
         let (reason, scores) = match found {
             Found::PrefixMatch => {
-                let credits = self.credits(&resolved.input, matches, ranked, seated);
-                let scores = Scores::Ranked { ranked, matches, seated };
+                let credits = self.credits(&resolved.input, matches, ranking, seats);
+                let (now_us, ttl_us) = (self.now_us, sight.as_ref().map_or(0, |sight| sight.ttl_us));
+                let scores = Scores::Ranked { ranking, matches, seats, now_us, ttl_us };
                 return take(&AnswerRef { reason: Reason::PrefixMatch, adapter_echo: true, credits, scores });
             }
             Found::TenantHot(scores) => (Reason::TenantHot, scores),
@@ -91,9 +89,9 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let sight = path.as_ref().and_then(|path| Some((path, self.sight(path)?)));
         let mut matches = Vec::new();
         sight.is_some_and(|(path, sight)| {
-            let seated = path.roster.seated.load();
+            let seats = path.roster.seats.load();
             sight.exact(&self.tables.store, hash, &mut matches);
-            matches.iter().any(|found| seated_at(&seated, found).is_some_and(|held| *held.member.replica == *replica))
+            matches.iter().any(|found| seats.in_seat(found.seat).is_some_and(|held| *held.replica == *replica))
         })
     }
 
@@ -102,17 +100,23 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         &self,
         resolved: &Resolved<'_, B>,
         rules: &Rules,
-        path: Option<(&Path, &[Option<Seated>])>,
+        path: Option<(&Path, Option<&Sight>)>,
+        seats: &Seats,
         buffers: &mut Buffers<'_>,
     ) -> Found {
-        if let Some((path, seated)) = path {
+        if let Some((path, sight)) = path {
             let scope = &path.scope;
-            if let Some(sight) = self.sight(path) {
-                buffers.walk(self.tables, &sight, &resolved.input);
-                let total = scope.serving.load().len();
-                self.rank(&sight, seated, total, !matches!(resolved.input, Input::Exact(_)), buffers);
-                if !buffers.ranked.is_empty() {
-                    return floored(resolved, rules, buffers);
+            if let Some(sight) = sight {
+                let is_chain = !matches!(resolved.input, Input::Exact(_));
+                let holding = buffers.walk(self.tables, sight, &resolved.input, seats);
+                if holding.total > 0 {
+                    self.rank(sight, path, rules, seats, (is_chain, holding), buffers);
+                    return match buffers.ranking.best() {
+                        Some(best) if gates::clears_routing_floor(rules, best) && !resolved.too_short => {
+                            Found::PrefixMatch
+                        }
+                        _ => Found::None,
+                    };
                 }
             }
             if let Input::Exact(_) = resolved.input
@@ -132,28 +136,52 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         Some(Sight { domain: path.domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
     }
 
-    /// Scores all matches, best first.
-    fn rank(&self, sight: &Sight, seated: &[Option<Seated>], total: usize, is_chain: bool, buffers: &mut Buffers<'_>) {
-        let Buffers { matches, ranked, tokens } = buffers;
-        matches.retain(|found| (found.tokens > 0 || !is_chain) && seated_at(seated, found).is_some());
-        let holding = Holding::of(matches, tokens);
-        ranked.clear();
-        ranked.extend((0u32..).zip(matches.iter()).map(|(at, found)| {
-            let (order, pressure) = match seated_at(seated, found) {
-                Some(held) => (held.order, self.pressure(&held.member, sight.ttl_us)),
-                None => (u32::MAX, 1.0),
+    /// Ranks the matches that clear the floor of matched tokens; the others count as matching too.
+    fn rank(
+        &self,
+        sight: &Sight,
+        path: &Path,
+        rules: &Rules,
+        seats: &Seats,
+        (is_chain, holding): (bool, Holding),
+        buffers: &mut Buffers<'_>,
+    ) {
+        let Buffers { matches, ranking, tokens } = buffers;
+        if !holding.is_whole() {
+            tokens.clear();
+            tokens.extend(ranking.admitted(seats).filter_map(|at| matches.get(at as usize)).map(|found| found.tokens));
+            tokens.sort_unstable();
+        }
+        let total = path.scope.servers.get() as usize;
+        let have_stats = path.roster.reporters.get() > 0;
+        let power_of = |least: i32| {
+            let matching = if is_chain { holding.at_least(least, tokens) } else { holding.total as usize };
+            rank::distinguishing_power(matching, total)
+        };
+        // The power of the last match, as the next one mostly has as many tokens.
+        let mut last: Option<(i32, f32)> = None;
+        ranking.rank(matches, seats, |found, seated| {
+            if !gates::clears_matched_floor(rules, found.tokens) {
+                return None;
+            }
+            let power = match last {
+                Some((tokens, power)) if tokens == found.tokens => power,
+                _ => power_of(found.tokens),
             };
-            let matching = if is_chain { holding.at_least(found.tokens) } else { matches.len() };
+            last = Some((found.tokens, power));
+            if power == 0.0 {
+                // Whatever the other factors are: what isn't a number sorts as 0.
+                return Some(0.0);
+            }
             let fresh = rank::freshness(self.now_us, found.seen_us, sight.ttl_us);
+            let pressure = if have_stats { self.pressure(&seated.member, sight.ttl_us) } else { 1.0 };
             let score = found.tokens as f32
                 * fresh
                 * pressure
                 * rank::slo_bias(self.config, self.request.ttft_ms, fresh)
-                * rank::distinguishing_power(matching, total);
-            let score = rank::sortable(score);
-            Ranked { place: place(score, order), at, score, hit_prob: fresh }
-        }));
-        ranked.sort_unstable_by_key(|ranked| ranked.place);
+                * power;
+            Some(rank::sortable(score))
+        });
     }
 
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
@@ -170,21 +198,12 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 
     /// In an LFU tenant, the accesses that the ranked matches come to.
-    fn credits(
-        &self,
-        input: &Input<'_, B>,
-        matches: &[Match],
-        ranked: &[Ranked],
-        seated: &[Option<Seated>],
-    ) -> Vec<Credit> {
+    fn credits(&self, input: &Input<'_, B>, matches: &[Match], ranking: &Ranking, seats: &Seats) -> Vec<Credit> {
         if !self.settings.is_lfu(self.request.tenant) {
             return Vec::new();
         }
-        let credit = |ranked: &Ranked| {
-            let found = matches.get(ranked.at as usize)?;
-            self.credit(input, &seated_at(seated, found)?.member.replica, found.depth as usize)
-        };
-        ranked.iter().filter_map(credit).collect()
+        let ranked = ranking.iter(matches, seats).flatten();
+        ranked.filter_map(|(found, seated, _)| self.credit(input, &seated.replica, found.depth as usize)).collect()
     }
 
     /// One access for each of the first `depth` blocks.
@@ -270,58 +289,51 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 }
 
-/// Applies the floors to ranked matches.
-fn floored<B>(resolved: &Resolved<'_, B>, rules: &Rules, buffers: &mut Buffers<'_>) -> Found {
-    let Buffers { matches, ranked, .. } = buffers;
-    ranked.retain(|ranked| {
-        let tokens = matches.get(ranked.at as usize).map_or(0, |found| found.tokens);
-        gates::clears_matched_floor(rules, tokens)
-    });
-    match ranked.first() {
-        Some(top) if gates::clears_routing_floor(rules, top.score) && !resolved.too_short => Found::PrefixMatch,
-        _ => Found::None,
-    }
-}
-
-/// How many matches there are of how many tokens.
-enum Holding<'t> {
-    /// Few different counts, as replicas mostly share the same few stretches.
-    Few([(i32, u32); FEW_COUNTS], usize),
-    /// All counts, ascending.
-    Sorted(&'t [i32]),
+/// How many matches there are of how many tokens. There are few different counts, as replicas mostly share the same few
+/// stretches.
+#[derive(Default)]
+struct Holding {
+    counts: [(i32, u32); FEW_COUNTS],
+    len: usize,
+    /// The one of `counts` that was found last.
+    last: usize,
+    /// All matches.
+    total: u32,
 }
 
 const FEW_COUNTS: usize = 8;
 
-impl<'t> Holding<'t> {
-    fn of(matches: &[Match], tokens: &'t mut Vec<i32>) -> Self {
-        let (mut counts, mut len) = ([(0, 0); FEW_COUNTS], 0);
-        for found in matches {
-            match counts.iter_mut().take(len).find(|(tokens, _)| *tokens == found.tokens) {
-                Some((_, count)) => *count += 1,
-                None if len < FEW_COUNTS => {
-                    counts[len] = (found.tokens, 1);
-                    len += 1;
-                }
-                None => {
-                    tokens.clear();
-                    tokens.extend(matches.iter().map(|found| found.tokens));
-                    tokens.sort_unstable();
-                    return Self::Sorted(tokens);
-                }
-            }
+impl Holding {
+    #[inline]
+    fn note(&mut self, tokens: i32) {
+        self.total += 1;
+        let is_last = |(held, count): &&mut (i32, u32)| *held == tokens && *count > 0;
+        if let Some((_, count)) = self.counts.get_mut(self.last).filter(is_last) {
+            *count += 1;
+            return;
         }
-        Self::Few(counts, len)
+        let known = self.counts.iter().take(self.len).position(|(held, _)| *held == tokens);
+        self.last = known.unwrap_or_else(|| {
+            self.len += 1;
+            self.len - 1
+        });
+        if let Some(of) = self.counts.get_mut(self.last) {
+            *of = (tokens, of.1 + 1);
+        }
     }
 
-    /// Matches of at least so many tokens.
-    fn at_least(&self, tokens: i32) -> usize {
-        match self {
-            Self::Few(counts, len) => {
-                let enough = counts.iter().take(*len).filter(|(held, _)| *held >= tokens);
-                enough.map(|(_, count)| *count as usize).sum()
-            }
-            Self::Sorted(all) => all.len() - all.partition_point(|&held| held < tokens),
+    /// False when there are too many different counts.
+    fn is_whole(&self) -> bool {
+        self.len <= FEW_COUNTS
+    }
+
+    /// Matches of at least so many tokens; `all` has the tokens of all, ascending, if there are too many different ones.
+    fn at_least(&self, least: i32, all: &[i32]) -> usize {
+        if self.is_whole() {
+            let enough = self.counts.iter().filter(|(held, _)| *held >= least);
+            enough.map(|(_, count)| *count as usize).sum()
+        } else {
+            all.len() - all.partition_point(|&held| held < least)
         }
     }
 }
@@ -329,7 +341,7 @@ impl<'t> Holding<'t> {
 /// The scores of an answer where they lie.
 #[derive(Copy, Clone)]
 enum Scores<'i> {
-    Ranked { ranked: &'i [Ranked], matches: &'i [Match], seated: &'i [Option<Seated>] },
+    Ranked { ranking: &'i Ranking, matches: &'i [Match], seats: &'i Seats, now_us: u64, ttl_us: u64 },
     Listed(&'i [ReplicaScore]),
 }
 
@@ -368,7 +380,7 @@ impl AnswerRef<'_> {
     /// How many replicas are ranked.
     pub fn len(&self) -> usize {
         match self.scores {
-            Scores::Ranked { ranked, .. } => ranked.len(),
+            Scores::Ranked { ranking, .. } => ranking.len(),
             Scores::Listed(scores) => scores.len(),
         }
     }
@@ -378,103 +390,135 @@ impl AnswerRef<'_> {
         self.len() == 0
     }
 
+    /// Gives each score to `each`, best first.
+    pub fn for_each_score(&self, mut each: impl FnMut(ScoreRef<'_>)) {
+        match self.scores {
+            Scores::Ranked { ranking, matches, seats, now_us, ttl_us } => {
+                for (found, seated, score) in ranking.iter(matches, seats).flatten() {
+                    each(score_ref(found, &seated.replica, score, (now_us, ttl_us)));
+                }
+            }
+            Scores::Listed(scores) => scores.iter().for_each(|score| each(score.into())),
+        }
+    }
+
     /// Best first.
-    pub fn scores(&self) -> impl Iterator<Item = ScoreRef<'_>> {
-        let scores = self.scores;
-        (0..self.len()).filter_map(move |at| match scores {
-            Scores::Ranked { ranked, matches, seated } => {
-                let Ranked { at, score, hit_prob, .. } = *ranked.get(at)?;
-                let found = matches.get(at as usize)?;
-                let replica = &seated_at(seated, found)?.member.replica;
-                let (matched_tokens, tier) = (found.tokens, rank::reported_tier(found.coldness));
-                Some(ScoreRef { replica, score, matched_tokens, hit_prob, tier })
+    pub fn scores<'a>(&'a self) -> impl Iterator<Item = ScoreRef<'a>> {
+        let (ranked, listed) = match self.scores {
+            Scores::Ranked { ranking, matches, seats, now_us, ttl_us } => {
+                (Some((ranking.iter(matches, seats), (now_us, ttl_us))), &[][..])
             }
-            Scores::Listed(scores) => {
-                let ReplicaScore { replica, score, matched_tokens, hit_prob, tier } = scores.get(at)?;
-                let (score, hit_prob) = (*score, *hit_prob);
-                Some(ScoreRef { replica, score, matched_tokens: *matched_tokens, hit_prob, tier: *tier })
-            }
-        })
+            Scores::Listed(scores) => (None, scores),
+        };
+        let ranked = ranked.into_iter().flat_map(|(ranked, times)| {
+            let refer = move |(found, seated, score): (&'a Match, &'a Seated, f32)| {
+                score_ref(found, &seated.replica, score, times)
+            };
+            ranked.flatten().map(refer)
+        });
+        ranked.chain(listed.iter().map(ScoreRef::from))
     }
 
     /// The same answer, owned.
     pub(crate) fn to_owned(&self) -> LookupAnswer {
         let mut scores = Vec::with_capacity(self.len());
-        for ScoreRef { replica, score, matched_tokens, hit_prob, tier } in self.scores() {
+        self.for_each_score(|ScoreRef { replica, score, matched_tokens, hit_prob, tier }| {
             scores.push(ReplicaScore { replica: Arc::clone(replica), score, matched_tokens, hit_prob, tier });
-        }
+        });
         LookupAnswer { reason: self.reason, scores, adapter_echo: self.adapter_echo, credits: self.credits.clone() }
     }
 }
 
-/// The member behind a match, unless it is retired or newer than the roster.
-fn seated_at<'r>(seated: &'r [Option<Seated>], found: &Match) -> Option<&'r Seated> {
-    seated.get(found.seat as usize)?.as_ref()
+impl<'i> From<&'i ReplicaScore> for ScoreRef<'i> {
+    fn from(of: &'i ReplicaScore) -> Self {
+        let ReplicaScore { replica, score, matched_tokens, hit_prob, tier } = of;
+        Self { replica, score: *score, matched_tokens: *matched_tokens, hit_prob: *hit_prob, tier: *tier }
+    }
+}
+
+/// A ranked match as a score, at a time and under a TTL.
+#[inline]
+fn score_ref<'i>(found: &Match, replica: &'i Arc<str>, score: f32, (now_us, ttl_us): (u64, u64)) -> ScoreRef<'i> {
+    let hit_prob = rank::freshness(now_us, found.seen_us, ttl_us);
+    ScoreRef { replica, score, matched_tokens: found.tokens, hit_prob, tier: rank::reported_tier(found.coldness) }
 }
 
 /// The buffers of one lookup.
 struct Buffers<'b> {
     matches: &'b mut Vec<Match>,
-    ranked: &'b mut Vec<Ranked>,
+    ranking: &'b mut Ranking,
     tokens: &'b mut Vec<i32>,
 }
 
 impl Buffers<'_> {
-    /// Finds all matches.
-    fn walk<B: AsRef<[u8]>>(&mut self, tables: &Tables, sight: &Sight, input: &Input<'_, B>) {
+    /// Finds all matches and admits those to the ranking that are worth a score.
+    fn walk<B: AsRef<[u8]>>(&mut self, tables: &Tables, sight: &Sight, input: &Input<'_, B>, seats: &Seats) -> Holding {
         let (store, matches) = (&tables.store, &mut *self.matches);
         match *input {
             Input::Chain { hashes, counts } => {
-                let hash = |at: usize| hashes.get(at).map_or(&[][..], AsRef::as_ref);
-                sight.chain(store, hashes.len(), hash, matches);
-                self.sum_up(counts);
+                let reached = sight.chain(store, hashes, matches);
+                self.sum_up(counts.get(..reached as usize).unwrap_or(counts), seats)
             }
             Input::Blocks { hashes, block_tokens } => {
-                let hash = |at: usize| hashes.get(at).map_or(&[][..], <[u8; 8]>::as_slice);
-                sight.chain(store, hashes.len(), hash, matches);
-                self.sum_up_steady(block_tokens);
+                sight.chain(store, hashes, matches);
+                self.sum_up_steady(block_tokens, seats)
             }
-            Input::Exact(hash) => sight.exact(store, hash, matches),
+            Input::Exact(hash) => {
+                sight.exact(store, hash, matches);
+                self.admit(seats, |found| (true, found.tokens))
+            }
         }
     }
 
     /// Gives each run the tokens of its blocks: sums saturate.
-    fn sum_up(&mut self, counts: &[i32]) {
-        let longest = self.matches.iter().map(|found| found.depth).max().unwrap_or(0);
-        let counts = counts.get(..longest as usize).unwrap_or(counts);
+    fn sum_up(&mut self, counts: &[i32], seats: &Seats) -> Holding {
         let first = counts.first().copied().unwrap_or(0);
         // Mostly all blocks have as many tokens, which is seen much faster than they are added up.
         if counts.iter().fold(0, |odd, count| odd | (count ^ first)) == 0 {
-            self.sum_up_steady(first);
-            return;
+            return self.sum_up_steady(first, seats);
         }
-        self.tokens.clear();
+        let mut sums = std::mem::take(self.tokens);
+        sums.clear();
         let mut sum = 0i32;
-        self.tokens.extend(counts.iter().map(|&count| {
+        sums.extend(counts.iter().map(|&count| {
             sum = sum.saturating_add(count);
             sum
         }));
-        for found in self.matches.iter_mut() {
+        let holding = self.admit(seats, |found| {
             let last = (found.depth as usize).checked_sub(1);
-            found.tokens = last.and_then(|last| self.tokens.get(last)).copied().unwrap_or(0);
-        }
+            let tokens = last.and_then(|last| sums.get(last)).copied().unwrap_or(0);
+            (tokens > 0, tokens)
+        });
+        *self.tokens = sums;
+        holding
     }
 
     /// The same where all blocks have as many tokens.
-    fn sum_up_steady(&mut self, tokens: i32) {
-        for found in self.matches.iter_mut() {
+    fn sum_up_steady(&mut self, tokens: i32, seats: &Seats) -> Holding {
+        self.admit(seats, |found| {
             // A chain is far shorter than 2^31 blocks.
-            found.tokens = tokens.saturating_mul(i32::try_from(found.depth).unwrap_or(i32::MAX));
-        }
+            let tokens = tokens.saturating_mul(i32::try_from(found.depth).unwrap_or(i32::MAX));
+            (tokens > 0, tokens)
+        })
     }
-}
 
-/// Where a score stands: descending by score, then ascending by the order of replicas. The scores are sortable ones.
-fn place(score: f32, order: u32) -> u64 {
-    let bits = score.to_bits();
-    // As unsigned numbers these are in the order of `f32::total_cmp`.
-    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    (u64::from(!ascending) << 32) | u64::from(order)
+    /// Admits matches to the ranking: `weigh` says of each whether it is worth a score, and how many tokens it has.
+    #[inline]
+    fn admit(&mut self, seats: &Seats, weigh: impl Fn(&Match) -> (bool, i32)) -> Holding {
+        let Self { matches, ranking, .. } = self;
+        let mut holding = Holding::default();
+        ranking.begin(matches.len(), seats);
+        for (at, found) in (0u32..).zip(matches.iter_mut()) {
+            let (is_worth, tokens) = weigh(found);
+            // A seat is empty when its member is retired or newer than the roster.
+            if let Some(order) = seats.order(found.seat).filter(|_| is_worth) {
+                found.tokens = tokens;
+                holding.note(tokens);
+                ranking.admit(at, order);
+            }
+        }
+        holding
+    }
 }
 
 /// Descending by score; the scores are sortable ones.

@@ -1,0 +1,243 @@
+//! Where each match of a lookup comes: best score first, equal ones by replica id. What a match is worth is decided in
+//! `search`. Matches mostly come in nearly the right order, as many of them are worth the same, and are put in order by
+//! one number each.
+
+use super::names::{Seated, Seats};
+use crate::store::runs::Match;
+
+/// Up to so many matches are put in order without looking at what order they are in.
+const FEW: usize = 20;
+/// One in so many may be out of order before all are sorted.
+const MAX_STRAYS: usize = 8;
+/// From so many on, they are put in order by digits.
+const MANY: usize = 512;
+const DIGIT_BITS: u32 = 8;
+const DIGITS: usize = 1 << DIGIT_BITS;
+
+/// The ranking of one lookup's matches, with its buffers.
+#[derive(Default)]
+pub(crate) struct Ranking {
+    /// Of each match that is ranked, its score and its member's order in one number, best first.
+    places: Vec<u64>,
+    /// Places that came out of order.
+    strays: Vec<u64>,
+    spare: Vec<u64>,
+    /// By order, one more than the number of the match, for those that have one.
+    matches: Vec<u32>,
+    /// Orders that have a match, where these are so few that it isn't worth looking through all.
+    few: Option<Vec<u32>>,
+    spare_few: Vec<u32>,
+}
+
+impl Ranking {
+    /// Begins the ranking of at most so many matches.
+    pub(crate) fn begin(&mut self, matches: usize, seats: &Seats) {
+        if self.matches.len() < seats.len() {
+            self.matches.resize(seats.len(), 0);
+        }
+        if let Some(few) = self.few.take() {
+            self.spare_few = few;
+        }
+        if matches <= FEW || matches < seats.len() / 4 {
+            self.spare_few.clear();
+            self.few = Some(std::mem::take(&mut self.spare_few));
+        } else {
+            self.matches.iter_mut().take(seats.len()).for_each(|at| *at = 0);
+        }
+    }
+
+    /// Lets the match numbered `at`, whose member has that order, take part.
+    #[inline]
+    pub(crate) fn admit(&mut self, at: u32, order: u32) {
+        if let Some(place) = self.matches.get_mut(order as usize) {
+            *place = at + 1;
+            if let Some(few) = &mut self.few {
+                few.push(order);
+            }
+        }
+    }
+
+    /// Ranks what was admitted and `score` gives a score, which must be a sortable one.
+    pub(crate) fn rank(
+        &mut self,
+        matches: &[Match],
+        seats: &Seats,
+        mut score: impl FnMut(&Match, &Seated) -> Option<f32>,
+    ) {
+        let Self { places, strays, spare, matches: by_order, few, .. } = self;
+        places.clear();
+        strays.clear();
+        let mut place_of = |order: u32, at: u32| {
+            let found = matches.get(at.checked_sub(1)? as usize)?;
+            Some(place(score(found, seats.at(order)?)?, order))
+        };
+        if let Some(few) = few {
+            let all = few.iter().filter_map(|&order| place_of(order, by_order.get(order as usize).copied()?));
+            places.extend(all);
+            places.sort_unstable();
+            return;
+        }
+        let (mut last, mut is_mixed) = (0, false);
+        let most = seats.len() / MAX_STRAYS;
+        for (order, &at) in (0u32..).zip(by_order.iter().take(seats.len())) {
+            let Some(place) = place_of(order, at) else { continue };
+            if place >= last || is_mixed {
+                last = place;
+                places.push(place);
+            } else {
+                strays.push(place);
+                is_mixed = strays.len() > most;
+            }
+        }
+        if is_mixed {
+            places.append(strays);
+            sort(places, spare);
+        } else {
+            merge(places, strays);
+        }
+    }
+
+    /// The numbers of all matches that were admitted.
+    pub(crate) fn admitted<'r>(&'r self, seats: &Seats) -> impl Iterator<Item = u32> + use<'r> {
+        let few = self.few.iter().flatten().filter_map(|&order| self.matches.get(order as usize));
+        let all = if self.few.is_some() { 0 } else { seats.len() };
+        few.chain(self.matches.iter().take(all)).filter_map(|at| at.checked_sub(1))
+    }
+
+    /// How many are ranked.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The best score.
+    pub(crate) fn best(&self) -> Option<f32> {
+        self.places.first().map(|&place| score_of(place))
+    }
+
+    /// The ranked matches with their members and scores, best first.
+    pub(crate) fn iter<'r>(
+        &'r self,
+        matches: &'r [Match],
+        seats: &'r Seats,
+    ) -> impl ExactSizeIterator<Item = Option<(&'r Match, &'r Seated, f32)>> {
+        self.places.iter().map(move |&place| {
+            let order = place as u32;
+            let found = matches.get(self.matches.get(order as usize)?.checked_sub(1)? as usize)?;
+            Some((found, seats.at(order)?, score_of(place)))
+        })
+    }
+}
+
+/// Where a score stands: descending by score, then ascending by order.
+fn place(score: f32, order: u32) -> u64 {
+    let bits = score.to_bits();
+    // As unsigned numbers these are in the order of `f32::total_cmp`.
+    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    (u64::from(!ascending) << 32) | u64::from(order)
+}
+
+fn score_of(place: u64) -> f32 {
+    let ascending = !((place >> 32) as u32);
+    f32::from_bits(if ascending >> 31 == 1 { ascending & !(1 << 31) } else { !ascending })
+}
+
+/// Puts places in order.
+fn sort(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
+    match places.len() {
+        ..MANY => places.sort_unstable(),
+        _ => sort_by_digits(places, spare),
+    }
+}
+
+/// Puts a few strays among places that are in order.
+fn merge(places: &mut Vec<u64>, strays: &mut Vec<u64>) {
+    if let [stray] = strays[..] {
+        let at = places.partition_point(|&place| place < stray);
+        places.insert(at, stray);
+        return;
+    }
+    strays.sort_unstable();
+    let mut kept = places.len();
+    places.extend_from_slice(strays);
+    // From the end on, so that nothing is overwritten before it has moved.
+    let mut end = places.len();
+    while let Some(&stray) = strays.last() {
+        end -= 1;
+        if kept > 0 && places[kept - 1] > stray {
+            kept -= 1;
+            places[end] = places[kept];
+        } else {
+            places[end] = stray;
+            strays.pop();
+        }
+    }
+}
+
+/// The same by one digit after the other, beginning with the lowest that differs.
+fn sort_by_digits(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
+    let digit = |place: u64, number: usize| (place >> (DIGIT_BITS as usize * number)) as usize % DIGITS;
+    let mut counts = [[0u32; DIGITS]; (u64::BITS / DIGIT_BITS) as usize];
+    for &place in &*places {
+        for (number, counts) in counts.iter_mut().enumerate() {
+            counts[digit(place, number)] += 1;
+        }
+    }
+    for (number, counts) in counts.iter_mut().enumerate() {
+        let first = places.first().map_or(0, |&place| digit(place, number));
+        if counts[first] as usize == places.len() {
+            continue;
+        }
+        let mut next = 0;
+        for count in counts.iter_mut() {
+            next += std::mem::replace(count, next);
+        }
+        spare.clear();
+        spare.resize(places.len(), 0);
+        for &place in &*places {
+            let at = &mut counts[digit(place, number)];
+            spare[*at as usize] = place;
+            *at += 1;
+        }
+        std::mem::swap(places, spare);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Dice;
+
+    #[test]
+    fn places_are_in_the_order_of_scores_and_give_them_back() {
+        let scores = [f32::NEG_INFINITY, -2.5, -f32::MIN_POSITIVE, 0.0, 1e-9, 64.0, 64.5, f32::MAX, f32::INFINITY];
+        for (at, a) in scores.iter().enumerate() {
+            assert_eq!(score_of(place(*a, 7)), *a);
+            assert!(place(*a, 1) < place(*a, 2));
+            assert!(scores[..at].iter().all(|b| place(*a, u32::MAX) < place(*b, 0)));
+        }
+    }
+
+    #[test]
+    fn every_way_of_sorting_is_one() {
+        let mut dice = Dice(31);
+        let (mut spare, mut strays) = (Vec::new(), Vec::new());
+        for round in 0..600u64 {
+            let len = dice.roll([10, 70, 700, 3_000][round as usize % 4]) as u32;
+            let odd = [1, 3, 20, 10_000][round as usize / 4 % 4];
+            let mut score = || if dice.one_in(odd) { dice.roll(1 << 20) as f32 / 7.0 - 900.0 } else { 5.0 };
+            let mut places: Vec<u64> = (0..len).map(|order| place(score(), order * 3)).collect();
+            let mut expected = places.clone();
+            expected.sort();
+            let mut merged = Vec::new();
+            for &place in &places {
+                let is_next = merged.last().is_none_or(|&last| last <= place);
+                if is_next { merged.push(place) } else { strays.push(place) }
+            }
+            merge(&mut merged, &mut strays);
+            assert_eq!(merged, expected, "round {round}");
+            strays.clear();
+            sort(&mut places, &mut spare);
+            assert_eq!(places, expected, "round {round}");
+        }
+    }
+}

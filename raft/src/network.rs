@@ -24,7 +24,7 @@ use prefixd_storage::SnapshotStore;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -45,6 +45,8 @@ pub(crate) struct PeerIdentity {
     pub(crate) feature_level: AtomicU32,
     /// The highest that this node reads.
     pub(crate) feature_max: u32,
+    /// This node leads and hears no quorum: see [`crate::deaf`].
+    pub(crate) is_deaf: AtomicBool,
 }
 
 impl PeerIdentity {
@@ -224,12 +226,15 @@ pub(crate) fn client(channel: Channel) -> NodeClient<Channel> {
         .max_encoding_message_size(MAX_NODE_MESSAGE_BYTES)
 }
 
-/// An append as it crosses the wire.
+/// An append as it crosses the wire; none from a leader that is to be silent.
 pub(crate) fn append_to_wire(
     me: &PeerIdentity,
     target: u64,
     rpc: &AppendEntriesRequest<TypeConfig>,
 ) -> Result<wire::AppendEntriesRequest, Unreachable<TypeConfig>> {
+    if me.is_deaf.load(Ordering::Relaxed) {
+        return Err(Unreachable::new(&AnyError::error("this leader hears no quorum and is silent")));
+    }
     Ok(wire::AppendEntriesRequest {
         header: Some(me.header(target)),
         vote: Some(wire_vote(&rpc.vote)),

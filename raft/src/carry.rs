@@ -2,6 +2,7 @@
 
 use crate::ambient::Ambient;
 use crate::face::SubmitError;
+use crate::forwards::Road;
 use crate::lanes::Carrier;
 use crate::node::Inner;
 use crate::proposer::{self, Done, Leadership, Outcome, Refusal};
@@ -47,7 +48,10 @@ impl Carrier for Inner {
             }
         };
         if leader != me.node_id {
-            return self.forward(leader, &command, until).await;
+            return match command {
+                Command::Deltas(batches) => self.forwards.send(leader, batches, bytes, until).await,
+                command => self.forward(leader, command, until).await,
+            };
         }
         let unavailable = || Refusal::Submit(SubmitError::Unavailable("no quorum took it in time".into()));
         tokio::time::timeout_at(until, self.propose_here(command, bytes)).await.unwrap_or_else(|_| Err(unavailable()))
@@ -60,14 +64,14 @@ impl Carrier for Inner {
     }
 }
 
-impl Inner {
-    /// One try at a leader that is not this node, given up as soon as another leads.
-    async fn forward(&self, leader: u64, command: &Command, until: Instant) -> Result<Done, Refusal> {
+impl Road for Inner {
+    async fn forward(&self, leader: u64, command: Command, until: Instant) -> Outcome {
         let unavailable = |why: String| Refusal::Submit(SubmitError::Unavailable(why));
         let Some((me, raft)) = self.member() else { return Err(Refusal::NotLeader(None)) };
-        let mut watched = raft.metrics();
-        let addr = self.addr_of(&watched.borrow_watched(), leader).ok_or(Refusal::NotLeader(None))?;
-        let command = record::encode_forward(command).map_err(|e| Refusal::Unreadable(e.to_string()))?;
+        let addr = self.addr_of(&raft.metrics().borrow_watched(), leader).ok_or(Refusal::NotLeader(None))?;
+        // Not all metrics: those change with every entry, and would wake every call under way.
+        let mut watched = raft.server_metrics();
+        let command = record::encode_forward(&command).map_err(|e| Refusal::Unreadable(e.to_string()))?;
         let mut client = self.calls.client(&addr).map_err(unavailable)?;
         let mut request =
             tonic::Request::new(wire::ForwardRequest { header: Some(me.header(leader)), command: command.into() });

@@ -3,7 +3,7 @@
 //!
 //! Where to look: [`node`] for the face, `start` for how a node comes up, `lanes` and `proposer` for the way of a
 //! write, `core` for the thread that owns the index, `log` and `machine` for openraft's seams, `network` and `service`
-//! for the two ends of the node port, [`membership`] for who belongs to the cluster, [`backup`] for a state as a file.
+//! for the two ends of the node port, `pipeline` for the stream of log entries between them, [`membership`] for who belongs to the cluster, [`backup`] for a state as a file.
 
 mod admin;
 mod ambient;
@@ -11,12 +11,14 @@ pub mod backup;
 mod calls;
 mod carry;
 mod core;
+mod deaf;
 mod dial;
 mod disk;
 mod drivers;
 pub mod face;
 mod features;
 mod fetch;
+mod forwards;
 mod generation;
 mod join;
 mod lanes;
@@ -30,6 +32,7 @@ pub mod node;
 mod operate;
 mod orders;
 mod outcast;
+mod pipeline;
 mod proposer;
 mod ready;
 mod record;

@@ -54,7 +54,10 @@ impl RaftLog {
     }
 
     async fn read(&self, start: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        let records = self.blocking(move |store| store.read(start..end, max_bytes)).await?;
+        let records = match self.store.read_from_memory(start..end, max_bytes) {
+            Some(records) => records,
+            None => self.blocking(move |store| store.read(start..end, max_bytes)).await?,
+        };
         records.into_iter().map(record::from_record).collect()
     }
 }

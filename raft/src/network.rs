@@ -3,12 +3,15 @@
 
 use crate::dial::{Dialer, MAX_NODE_MESSAGE_BYTES, Purpose};
 use crate::generation::SnapshotFile;
+use crate::pipeline::{self, Appending};
 use crate::record;
 use crate::room::{self, Refusals};
 use crate::types::{
     Entry, MemberNode, RaftVote, TypeConfig, log_pos, pos_from_wire, vote_from_wire, wire_pos, wire_vote,
 };
+use futures::Stream;
 use openraft::AnyError;
+use openraft::base::BoxFuture;
 use openraft::error::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::RPCOption;
 use openraft::raft::{
@@ -19,8 +22,9 @@ use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
 use prefixd_storage::SnapshotStore;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -41,6 +45,8 @@ pub(crate) struct PeerIdentity {
     pub(crate) feature_level: AtomicU32,
     /// The highest that this node reads.
     pub(crate) feature_max: u32,
+    /// This node leads and hears no quorum: see [`crate::deaf`].
+    pub(crate) is_deaf: AtomicBool,
 }
 
 impl PeerIdentity {
@@ -75,19 +81,21 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Link;
 
     async fn new_client(&mut self, target: u64, node: &MemberNode) -> Link {
-        Link { network: self.clone(), target, node: node.clone() }
+        Link { network: self.clone(), target, node: node.clone(), knows_no_stream: false }
     }
 }
 
 /// The calls to one target.
 pub(crate) struct Link {
-    network: Network,
-    target: u64,
+    pub(crate) network: Network,
+    pub(crate) target: u64,
     node: MemberNode,
+    /// The peer runs a release that has no stream for appends.
+    pub(crate) knows_no_stream: bool,
 }
 
 impl Link {
-    fn client(&self, purpose: Purpose) -> Result<NodeClient<Channel>, Unreachable<TypeConfig>> {
+    pub(crate) fn client(&self, purpose: Purpose) -> Result<NodeClient<Channel>, Unreachable<TypeConfig>> {
         let addr = self.network.dialer.addr(&self.node.name, &self.node.addr);
         let channel = self.network.dialer.channel(addr, purpose).map_err(|e| Unreachable::new(&AnyError::error(e)))?;
         Ok(client(channel))
@@ -103,26 +111,41 @@ impl Link {
         what: &'static str,
         call: impl Future<Output = Result<tonic::Response<T>, Status>>,
     ) -> Result<T, Unreachable<TypeConfig>> {
-        let failed = |why: String| {
-            Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
-        };
-        let mut is_refusal = false;
-        let why = match tokio::time::timeout(limit, call).await {
+        match tokio::time::timeout(limit, call).await {
             Ok(Ok(response)) => {
-                if self.silent().remove(&self.target).is_some() {
-                    tracing::info!(peer = self.node.name, "the peer answers again");
-                }
-                return Ok(response.into_inner());
+                self.answered();
+                Ok(response.into_inner())
             }
-            Ok(Err(status)) if room::is_refusal(&status) => {
-                return Err(failed(self.has_no_room(&status)));
-            }
-            Ok(Err(status)) => {
-                is_refusal = status.code() == Code::FailedPrecondition;
-                format!("{:?} {}", status.code(), status.message())
-            }
-            Err(_) => format!("no answer within {limit:?}"),
-        };
+            Ok(Err(status)) => Err(self.refused(what, &status)),
+            Err(_) => Err(self.unanswered(what, limit)),
+        }
+    }
+
+    pub(crate) fn answered(&self) {
+        if self.silent().remove(&self.target).is_some() {
+            tracing::info!(peer = self.node.name, "the peer answers again");
+        }
+    }
+
+    /// What to tell openraft of a call that ended with a status.
+    pub(crate) fn refused(&self, what: &'static str, status: &Status) -> Unreachable<TypeConfig> {
+        if room::is_refusal(status) {
+            return self.failed(what, self.has_no_room(status));
+        }
+        let why = format!("{:?} {}", status.code(), status.message());
+        self.did_not_answer(what, status.code() == Code::FailedPrecondition, why)
+    }
+
+    /// The same of one that was not answered in time.
+    pub(crate) fn unanswered(&self, what: &'static str, limit: Duration) -> Unreachable<TypeConfig> {
+        self.did_not_answer(what, false, format!("no answer within {limit:?}"))
+    }
+
+    pub(crate) fn failed(&self, what: &'static str, why: impl Display) -> Unreachable<TypeConfig> {
+        Unreachable::new(&AnyError::error(format!("{what} to {} ({}): {why}", self.node.name, self.target)))
+    }
+
+    fn did_not_answer(&self, what: &'static str, is_refusal: bool, why: String) -> Unreachable<TypeConfig> {
         let said = self.silent().get(&self.target).copied();
         if said.is_none_or(|refused| is_refusal && !refused) {
             self.silent().insert(self.target, is_refusal);
@@ -133,7 +156,7 @@ impl Link {
                 "the peer does not answer; said once until it does"
             );
         }
-        Err(failed(why))
+        self.failed(what, why)
     }
 
     /// It answers, and it refuses on purpose: others are to make the quorum meanwhile.
@@ -148,7 +171,7 @@ impl Link {
         status.message().to_owned()
     }
 
-    fn took_entries(&self) {
+    pub(crate) fn took_entries(&self) {
         if self.network.refusals.took(self.target) {
             tracing::info!(peer = self.node.name, "the peer takes log entries again");
         }
@@ -160,6 +183,23 @@ impl Link {
 
     fn missing(&self, what: &str) -> Unreachable<TypeConfig> {
         Unreachable::new(&AnyError::error(format!("{} answered without {what}", self.node.name)))
+    }
+
+    /// What the peer said to an append.
+    pub(crate) fn append_answer(
+        &self,
+        answer: &wire::AppendEntriesResponse,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, Unreachable<TypeConfig>> {
+        use wire::append_entries_response::Outcome;
+        Ok(match answer.outcome() {
+            Outcome::Success => AppendEntriesResponse::Success,
+            Outcome::Partial => AppendEntriesResponse::PartialSuccess(pos_from_wire(answer.matched)),
+            Outcome::Conflict => AppendEntriesResponse::Conflict,
+            Outcome::HigherVote => AppendEntriesResponse::HigherVote(
+                vote_from_wire(answer.vote).ok_or_else(|| self.missing("its higher vote"))?,
+            ),
+            Outcome::Unspecified => return Err(self.missing("an outcome")),
+        })
     }
 
     async fn ballot(&self, rpc: VoteRequest<TypeConfig>, option: RPCOption, pre_vote: bool) -> VoteResult {
@@ -186,6 +226,24 @@ pub(crate) fn client(channel: Channel) -> NodeClient<Channel> {
         .max_encoding_message_size(MAX_NODE_MESSAGE_BYTES)
 }
 
+/// An append as it crosses the wire; none from a leader that is to be silent.
+pub(crate) fn append_to_wire(
+    me: &PeerIdentity,
+    target: u64,
+    rpc: &AppendEntriesRequest<TypeConfig>,
+) -> Result<wire::AppendEntriesRequest, Unreachable<TypeConfig>> {
+    if me.is_deaf.load(Ordering::Relaxed) {
+        return Err(Unreachable::new(&AnyError::error("this leader hears no quorum and is silent")));
+    }
+    Ok(wire::AppendEntriesRequest {
+        header: Some(me.header(target)),
+        vote: Some(wire_vote(&rpc.vote)),
+        prev: rpc.prev_log_id.as_ref().map(wire_pos),
+        entries: rpc.entries.iter().map(wire_entry).collect::<Result<_, _>>()?,
+        commit: rpc.leader_commit.as_ref().map(wire_pos),
+    })
+}
+
 fn wire_entry(entry: &Entry) -> Result<wire::LogEntry, Unreachable<TypeConfig>> {
     let pos = log_pos(&entry.log_id);
     let body = record::body(&entry.payload).map_err(|e| Unreachable::new(&e))?;
@@ -204,28 +262,20 @@ impl RaftNetworkV2<TypeConfig> for Link {
             true => option.soft_ttl(),
             false => self.network.append_timeout,
         };
-        let request = wire::AppendEntriesRequest {
-            header: self.header(),
-            vote: Some(wire_vote(&rpc.vote)),
-            prev: rpc.prev_log_id.as_ref().map(wire_pos),
-            entries: rpc.entries.iter().map(wire_entry).collect::<Result<_, _>>()?,
-            commit: rpc.leader_commit.as_ref().map(wire_pos),
-        };
+        let request = append_to_wire(&self.network.me, self.target, &rpc)?;
         let mut client = self.client(Purpose::Raft)?;
         let answer = self.call(limit, "append", client.append_entries(request)).await?;
         if !rpc.entries.is_empty() {
             self.took_entries();
         }
-        use wire::append_entries_response::Outcome;
-        Ok(match answer.outcome() {
-            Outcome::Success => AppendEntriesResponse::Success,
-            Outcome::Partial => AppendEntriesResponse::PartialSuccess(pos_from_wire(answer.matched)),
-            Outcome::Conflict => AppendEntriesResponse::Conflict,
-            Outcome::HigherVote => AppendEntriesResponse::HigherVote(
-                vote_from_wire(answer.vote).ok_or_else(|| self.missing("its higher vote"))?,
-            ),
-            Outcome::Unspecified => return Err(self.missing("an outcome").into()),
-        })
+        self.append_answer(&answer).map_err(Into::into)
+    }
+
+    fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, Appending<'s>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        pipeline::append(self, input, option)
     }
 
     async fn vote(&mut self, rpc: VoteRequest<TypeConfig>, option: RPCOption) -> VoteResult {

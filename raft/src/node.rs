@@ -5,6 +5,7 @@ use crate::core::{Core, Published};
 use crate::dial::Dialer;
 use crate::disk::StoredDisk;
 use crate::face::{NodeConfig, NodeFigures, NodeStatus, SubmitError};
+use crate::forwards::Forwards;
 use crate::lanes::{self, Carrier, Lanes};
 use crate::life::LifeEnd;
 use crate::log::PresentLog;
@@ -65,6 +66,7 @@ pub(crate) struct Inner {
     pub(crate) dialer: Arc<Dialer>,
     pub(crate) calls: Calls,
     pub(crate) proposer: Proposer,
+    pub(crate) forwards: Forwards,
     pub(crate) lanes: OnceLock<Lanes>,
     pub(crate) stamps: Stamps,
     pub(crate) fsync: Arc<Mutex<crate::face::Histogram>>,

@@ -5,11 +5,13 @@ use crate::dial::MAX_NODE_MESSAGE_BYTES;
 use crate::face::SubmitError;
 use crate::fetch;
 use crate::generation;
-use crate::node::Inner;
+use crate::node::{Inner, Raft};
+use crate::pipeline;
 use crate::proposer::Refusal;
 use crate::record;
 use crate::room;
 use crate::types::{TypeConfig, pos_from_wire, vote_from_wire, wire_pos, wire_vote};
+use futures::stream::BoxStream;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_server::{Node, NodeServer};
@@ -32,13 +34,13 @@ fn bad(what: &str) -> Status {
     Status::invalid_argument(format!("the call carries no usable {what}"))
 }
 
-fn ended(error: impl std::fmt::Display) -> Status {
+pub(crate) fn ended(error: impl std::fmt::Display) -> Status {
     Status::unavailable(format!("Raft has ended on this node: {error}"))
 }
 
 impl NodeService {
     /// The running Raft, after the header was checked against this node.
-    fn admit(&self, header: Option<&wire::PeerHeader>) -> Result<crate::node::Raft, Status> {
+    fn admit(&self, header: Option<&wire::PeerHeader>) -> Result<Raft, Status> {
         let header = header.ok_or_else(|| bad("header"))?;
         let (me, raft) = self.0.member().ok_or_else(|| Status::unavailable(self.0.no_raft()))?;
         if header.cluster_id.as_ref() != me.cluster_id.to_be_bytes() {
@@ -69,6 +71,27 @@ impl NodeService {
             )));
         }
         Ok(raft)
+    }
+
+    /// An append that may go to this node's Raft.
+    pub(crate) fn admit_append(
+        &self,
+        request: wire::AppendEntriesRequest,
+    ) -> Result<(Raft, AppendEntriesRequest<TypeConfig>), Status> {
+        let raft = self.admit(request.header.as_ref())?;
+        let vote = vote_from_wire(request.vote).ok_or_else(|| bad("vote"))?;
+        if !request.entries.is_empty() {
+            self.has_room()?;
+        }
+        let entries = request
+            .entries
+            .into_iter()
+            .map(|e| record::entry(LogPos { term: e.term, index: e.index }, e.body.as_ref().into()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| Status::invalid_argument(e.to_string()))?;
+        let prev_log_id = pos_from_wire(request.prev);
+        let leader_commit = pos_from_wire(request.commit);
+        Ok((raft, AppendEntriesRequest { vote, prev_log_id, entries, leader_commit }))
     }
 
     /// Refuses what would be written, before anything is, while the disk is short of room.
@@ -103,20 +126,8 @@ impl Node for NodeService {
         &self,
         request: Request<wire::AppendEntriesRequest>,
     ) -> Result<Response<wire::AppendEntriesResponse>, Status> {
-        let request = request.into_inner();
-        let raft = self.admit(request.header.as_ref())?;
-        let vote = vote_from_wire(request.vote).ok_or_else(|| bad("vote"))?;
-        if !request.entries.is_empty() {
-            self.has_room()?;
-        }
-        let entries = request
-            .entries
-            .into_iter()
-            .map(|e| record::entry(LogPos { term: e.term, index: e.index }, e.body.as_ref().into()))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        let leader_commit = pos_from_wire(request.commit);
-        let rpc = AppendEntriesRequest { vote, prev_log_id: pos_from_wire(request.prev), entries, leader_commit };
+        let (raft, rpc) = self.admit_append(request.into_inner())?;
+        let leader_commit = rpc.leader_commit;
         let answer = raft.append_entries(rpc).await.map_err(ended)?;
         use wire::append_entries_response::Outcome;
         let mut response = wire::AppendEntriesResponse::default();
@@ -137,6 +148,16 @@ impl Node for NodeService {
             self.0.heard_leader(leader_commit.map(|id| id.index()));
         }
         Ok(Response::new(response))
+    }
+
+    type StreamAppendStream = BoxStream<'static, Result<wire::AppendEntriesResponse, Status>>;
+
+    async fn stream_append(
+        &self,
+        request: Request<Streaming<wire::AppendEntriesRequest>>,
+    ) -> Result<Response<Self::StreamAppendStream>, Status> {
+        let (_, raft) = self.0.member().ok_or_else(|| Status::unavailable(self.0.no_raft()))?;
+        Ok(Response::new(pipeline::serve(Self(self.0.clone()), &raft, request.into_inner())))
     }
 
     async fn vote(&self, request: Request<wire::VoteRequest>) -> Result<Response<wire::VoteResponse>, Status> {

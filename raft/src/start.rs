@@ -6,6 +6,7 @@ use crate::dial::Dialer;
 use crate::disk::StoredDisk;
 use crate::drivers;
 use crate::face::{BootstrapMode, Histogram, NodeConfig};
+use crate::forwards::{Forwards, ForwardsTask};
 use crate::generation::{SnapshotFile, set_aside, tell_set_aside};
 use crate::lanes::{LaneLimits, Lanes};
 use crate::life;
@@ -32,7 +33,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -178,13 +179,15 @@ impl Node {
         let opened = tokio::task::spawn_blocking(move || open_disk(&for_disk, options, hash_seed));
         let opened = opened.await.map_err(|e| disk(format!("opening the disk failed: {e}")))??;
         let bound = listener.local_addr().map_err(StartError::Port)?;
-        let (inner, proposer) = assemble(config, opened, bound.to_string(), hash_seed, told)?;
+        let (inner, proposer, forwarding) = assemble(config, opened, bound.to_string(), hash_seed, told)?;
         inner.look_at_room();
         let node = Node { inner: inner.clone() };
         serve(&node, listener)?;
-        // Both hold the node and the node holds the way to them: what breaks the ring is the end of the node.
+        // They hold the node and the node holds the way to them: what breaks the ring is the end of the node.
         let (proposing, ended) = (inner.clone(), inner.stopped.clone());
         tokio::spawn(async move { ended.run_until_cancelled(proposer.run(proposing)).await });
+        let (road, ended) = (inner.clone(), inner.stopped.clone());
+        tokio::spawn(async move { ended.run_until_cancelled(forwarding.run(road)).await });
         let limits = LaneLimits {
             batch_bytes: inner.config.limits.entry_bytes,
             queue_bytes: inner.config.limits.queue_bytes,
@@ -258,7 +261,7 @@ fn assemble(
     bound: String,
     hash_seed: u64,
     told: Told,
-) -> Result<(Arc<Inner>, ProposerTask), StartError> {
+) -> Result<(Arc<Inner>, ProposerTask, ForwardsTask), StartError> {
     let Opened { identity, data_dir, log, snapshots, loaded } = opened;
     let log_options = Box::new(log_options(&told));
     let Told { fsync, failed, room } = told;
@@ -270,6 +273,7 @@ fn assemble(
     .map_err(|e| disk(format!("the index thread could not be started: {e}")))?;
     let dialer = Arc::new(Dialer::new(&config.peers, config.tls.as_ref().map(|tls| tls.client.clone())));
     let (proposer, task) = Proposer::new(config.limits.entry_bytes, config.limits.queue_bytes);
+    let (forwards, forwarding) = Forwards::new(config.limits.entry_bytes);
     let founder = Founder::open(StoredDisk::new(data_dir)).map_err(disk)?;
     let inner = Inner {
         advertise_addr: config.advertise_addr.clone().unwrap_or(bound),
@@ -289,6 +293,7 @@ fn assemble(
         calls: Calls { dialer: dialer.clone(), node_name: config.node_name.clone(), feature_max: config.feature_max },
         dialer,
         proposer,
+        forwards,
         lanes: OnceLock::new(),
         stamps: Stamps::default(),
         fsync,
@@ -309,7 +314,7 @@ fn assemble(
         failed,
         config,
     };
-    Ok((Arc::new(inner), task))
+    Ok((Arc::new(inner), task, forwarding))
 }
 
 /// Serves the node port until the node has stopped.
@@ -397,6 +402,7 @@ async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft,
             node_id: established.node_id,
             feature_level: AtomicU32::new(inner.core.published.summary().meta.feature_level),
             feature_max: inner.config.feature_max,
+            is_deaf: AtomicBool::default(),
         })
     });
     if let Some(purged) = inner.lost_before {

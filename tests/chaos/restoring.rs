@@ -3,6 +3,7 @@
 //! that is killed is never served.
 
 use crate::cluster::{Cluster, PATIENCE, rounds};
+use crate::figures::{Figures, rounds_of};
 use crate::oracle::{Alive, Producer};
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use std::path::Path;
@@ -85,6 +86,22 @@ async fn backed_up_and_destroyed(cluster: &mut Cluster, known: &Producer, file: 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_destroyed_cluster_comes_back_from_a_backup_and_the_old_disks_stay_outside() {
+    let (mut restores, mut whole, total) = (Figures::default(), Figures::default(), rounds_of(1, 10));
+    for _ in 0..total {
+        let (restored, grown) = destroyed_and_restored().await;
+        restores.push(restored);
+        whole.push(grown);
+    }
+    println!(
+        "CHAOS 12 | destroy all, restore a backup, grow to three | {total} rounds | digests equal; an old node's disk \
+         refused; restore {}; from the restore to three voters {}",
+        restores.line(),
+        whole.line()
+    );
+}
+
+/// One round: how long the restore took, and until the new cluster had three voters.
+async fn destroyed_and_restored() -> (Duration, Duration) {
     let mut old = Cluster::new(NODES as u32, &FLAGS);
     old.start_all();
     old.settle().await;
@@ -100,7 +117,7 @@ async fn a_destroyed_cluster_comes_back_from_a_backup_and_the_old_disks_stay_out
     let home = new.nodes[0].dir.clone();
     let began = Instant::now();
     let restored = told(&["restore", text(&file), "--data-dir", text(&home), "--node-name", "n0", "--json"]);
-    println!("restored {} entries in {:?}", restored["entries"], began.elapsed());
+    let took = began.elapsed();
     assert_eq!((&restored["digest"], &restored["log_index"]), (&taken["digest"], &taken["log_index"]));
     assert_ne!(restored["cluster_id"], taken["cluster_id"]);
     new.nodes[0].start();
@@ -115,6 +132,7 @@ async fn a_destroyed_cluster_comes_back_from_a_backup_and_the_old_disks_stay_out
         new.wait_for(i, "three voters", |s| s.ready && s.members.len() == NODES && s.members.iter().all(|m| m.voter))
             .await;
     }
+    let grown = began.elapsed();
     assert_eq!(known.assert_holds(&new).await as u64, CHAINS);
     let mut client = new.nodes[1].client();
     for chain in CHAINS..CHAINS + 10 {
@@ -125,6 +143,7 @@ async fn a_destroyed_cluster_comes_back_from_a_backup_and_the_old_disks_stay_out
     assert_eq!(known.assert_holds(&new).await as u64, CHAINS + 10);
     old.assert_no_panic();
     new.assert_no_panic();
+    (took, grown)
 }
 
 /// Starts the last node on the disk that it had in the old cluster, and after that on its own again.

@@ -107,6 +107,9 @@ pub trait LogStore: Send + Sync + 'static {
     /// with which the bodies reach `max_bytes`, so at least one is returned if there is any.
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogRecord>, LogError>;
 
+    /// What [`LogStore::read`] gives, when all of it lies in memory; never touches the disk. None: ask there.
+    fn read_from_memory(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<LogRecord>>;
+
     /// Saves the vote; blocks until it and all earlier appends are durable.
     fn save_vote(&self, vote: Vote) -> Result<(), LogError>;
 

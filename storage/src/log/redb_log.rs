@@ -234,6 +234,13 @@ impl LogStore for RedbLog {
         }
     }
 
+    fn read_from_memory(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<LogRecord>> {
+        let inner = self.shared.lock();
+        inner.usable().ok()?;
+        let plan = read::plan(&inner, &range, max_bytes);
+        plan.stored.is_empty().then_some(plan.in_memory)
+    }
+
     fn save_vote(&self, vote: Vote) -> Result<(), LogError> {
         self.change(|_| Ok(Some(Change::Vote(vote))))
     }

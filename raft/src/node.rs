@@ -28,7 +28,7 @@ use prefixd_storage::{LogOptions, LogPos, SnapshotStore};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,9 @@ pub struct Node {
 pub(crate) struct Inner {
     pub(crate) config: NodeConfig,
     pub(crate) advertise_addr: String,
-    pub(crate) incarnation: u64,
+    pub(crate) incarnation: AtomicU64,
+    /// Cancelled once the log is open: a node that was started on a full disk waits for that.
+    pub(crate) log_open: CancellationToken,
     pub(crate) founder: Arc<Founder<StoredDisk>>,
     pub(crate) core: Core,
     pub(crate) log: PresentLog,
@@ -76,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
     /// One membership change is under way at a time.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    /// When this leader last looked for a member at a new address.
+    pub(crate) looked_for_moved: Mutex<Option<Instant>>,
     pub(crate) leader_changes: AtomicU64,
     /// Cancelled when the node begins to stop.
     pub(crate) stopping: CancellationToken,
@@ -96,6 +100,9 @@ pub(crate) struct Inner {
     pub(crate) outcast: Mutex<Option<(String, Instant)>>,
     pub(crate) failed: watch::Sender<Option<String>>,
 }
+
+/// How long a stop takes at most, as far as it can be helped, when nobody says.
+const STOP_BUDGET: Duration = Duration::from_secs(10);
 
 /// What was amiss with snapshots, counted.
 #[derive(Debug, Default)]
@@ -243,7 +250,7 @@ impl Inner {
     /// The address of a member's node port, as this node reaches it.
     pub(crate) fn addr_of(&self, metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<String> {
         let node = metrics.membership_config.membership().get_node(&id)?;
-        Some(self.dialer.addr(&node.name, &node.addr).to_owned())
+        Some(self.dialer.addr(&node.name, &node.addr))
     }
 }
 
@@ -365,8 +372,14 @@ impl Node {
         }
     }
 
-    /// Hands leadership over if this node has it, ends Raft and closes the log. Takes at most a few seconds.
+    /// [`Node::stop_within`] ten seconds.
     pub async fn stop(&self) {
-        self.inner.stop().await;
+        self.stop_within(STOP_BUDGET).await;
+    }
+
+    /// Hands leadership over if this node has it, answers what was taken in, ends Raft and closes the log. All but the
+    /// last, which syncs, is given up when its share of `budget` is over.
+    pub async fn stop_within(&self, budget: Duration) {
+        self.inner.stop(budget).await;
     }
 }

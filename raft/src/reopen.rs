@@ -3,6 +3,7 @@
 //! store that failed is given up, and what is on disk is read from the disk. Any other failure of the log ends the
 //! process.
 
+use crate::late;
 use crate::life;
 use crate::log::RaftLog;
 use crate::membership::pace::{Backoff, Pace};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Pauses between tries.
-const PACE: Pace = Pace {
+pub(crate) const PACE: Pace = Pace {
     call_timeout: Duration::from_millis(500),
     first_pause: Duration::from_millis(100),
     longest_pause: Duration::from_secs(5),
@@ -24,7 +25,8 @@ const PACE: Pace = Pace {
 const HELD: Duration = Duration::from_secs(30);
 
 /// Why a log was not opened.
-enum NotOpened {
+#[derive(Debug)]
+pub(crate) enum NotOpened {
     /// There is still no room.
     Full(String),
     /// It can't be gone on with in this process.
@@ -51,6 +53,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 async fn reopen(inner: &Arc<Inner>, backoff: &mut Backoff) -> Result<(), String> {
+    if !inner.log_open.is_cancelled() {
+        return late::open(inner, backoff).await;
+    }
     let why = inner.room.last_full().1;
     let Some(me) = inner.identity.get().cloned() else {
         return Err(format!("the log failed before this node belonged to a cluster: {why}"));
@@ -118,7 +123,7 @@ fn open_store(
 
 /// A quorum may have committed, and this node applied, what its own disk never held. The state must not run ahead of its
 /// log: those records are appended again, as they are in memory still.
-fn catch_up(store: &RedbLog, unsaved: Vec<LogRecord>, applied: LogPos) -> Result<(), NotOpened> {
+pub(crate) fn catch_up(store: &impl LogStore, unsaved: Vec<LogRecord>, applied: LogPos) -> Result<(), NotOpened> {
     let next = store.state().last.map_or(0, |last| last.index + 1);
     if next <= applied.index {
         let lost: Vec<LogRecord> =

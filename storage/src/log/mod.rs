@@ -113,8 +113,8 @@ pub trait LogStore: Send + Sync + 'static {
     /// Saves the vote; blocks until it and all earlier appends are durable.
     fn save_vote(&self, vote: Vote) -> Result<(), LogError>;
 
-    /// Notes what is known to be committed. Costs nothing: it becomes durable with the next change or
-    /// at `close`, and may be lost in a crash.
+    /// Notes what is known to be committed. Costs nothing: it becomes durable with the next change that leaves the log
+    /// reaching that far, or at `close`, and may be lost in a crash. What is found at open is in the log.
     fn save_committed(&self, pos: Option<LogPos>);
 
     /// Removes all records with a greater index, None: all records there are. Blocks until durable.

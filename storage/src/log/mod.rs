@@ -108,7 +108,9 @@ pub trait LogStore: Send + Sync + 'static {
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogRecord>, LogError>;
 
     /// What [`LogStore::read`] gives, when all of it lies in memory; never touches the disk. None: ask there.
-    fn read_from_memory(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<LogRecord>>;
+    fn read_from_memory(&self, _range: Range<u64>, _max_bytes: usize) -> Option<Vec<LogRecord>> {
+        None
+    }
 
     /// Saves the vote; blocks until it and all earlier appends are durable.
     fn save_vote(&self, vote: Vote) -> Result<(), LogError>;

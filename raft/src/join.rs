@@ -169,8 +169,7 @@ where
     if metrics.state != ServerState::Leader || changing(&metrics) {
         return Ok(());
     }
-    let gone: BTreeSet<u64> =
-        ghosts(&current_members(&metrics), &heard_ids(&metrics, recent)).into_iter().collect();
+    let gone: BTreeSet<u64> = ghosts(&current_members(&metrics), &heard_ids(&metrics, recent)).into_iter().collect();
     if gone.is_empty() {
         return Ok(());
     }

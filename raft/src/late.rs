@@ -91,11 +91,8 @@ struct NotOpenYet(String);
 
 impl NotOpenYet {
     fn refuse<T>(&self) -> Result<T, LogError> {
-        let failure = Failure {
-            kind: FailureKind::DiskFull,
-            operation: "opening the log".into(),
-            detail: self.0.clone(),
-        };
+        let failure =
+            Failure { kind: FailureKind::DiskFull, operation: "opening the log".into(), detail: self.0.clone() };
         Err(LogError::Failed(Arc::new(failure)))
     }
 }

@@ -78,7 +78,11 @@ impl Inner {
             match tokio::time::timeout(ANSWER_WAIT, client.join(request.clone())).await {
                 Ok(Ok(answer)) if answer.get_ref().outcome() != Outcome::NotLeader => {
                     let reason = answer.into_inner().reason;
-                    return tracing::info!(addr = self.advertise_addr, reason, "the leader was told this node's new address");
+                    return tracing::info!(
+                        addr = self.advertise_addr,
+                        reason,
+                        "the leader was told this node's new address"
+                    );
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::debug!(addr, %error, "a peer did not take this node's new address"),
@@ -164,7 +168,8 @@ impl Inner {
         let (id, name, addr) = (ask.node_id, ask.name.clone(), ask.addr.clone());
         tracing::warn!(name, addr, node_id = format!("{id:016x}"), "a member has another address now");
         let there = ChangeMembers::SetNodes(BTreeMap::from([(id, MemberNode { name, addr })]));
-        let written = tokio::time::timeout(self.config.timing.propose_timeout, raft.change_membership(there, true)).await;
+        let written =
+            tokio::time::timeout(self.config.timing.propose_timeout, raft.change_membership(there, true)).await;
         written.map_err(|_| "the change was not committed in time".to_owned())?.map(|_| ()).map_err(|e| e.to_string())
     }
 }

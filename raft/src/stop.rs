@@ -47,7 +47,9 @@ impl Inner {
         match timeout_at(began + stages.ended, raft.shutdown()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(%error, "Raft did not end cleanly"),
-            Err(_) => tracing::warn!(budget = ?stages.ended, "Raft did not end in time: its log is closed all the same"),
+            Err(_) => {
+                tracing::warn!(budget = ?stages.ended, "Raft did not end in time: its log is closed all the same")
+            }
         }
         self.stopped.cancel();
         let store = self.log.store().clone();

@@ -33,7 +33,12 @@ async fn a_failed_sync_ends_the_process_and_takes_nothing_that_was_acknowledged(
             load.down(victim);
             sync.arm();
             cluster.nodes[victim].ends_by_itself().await;
-            assert!(sync.has_failed(), "{} ended before its disk failed\n{}", cluster.nodes[victim].name, cluster.logs());
+            assert!(
+                sync.has_failed(),
+                "{} ended before its disk failed\n{}",
+                cluster.nodes[victim].name,
+                cluster.logs()
+            );
             let log = cluster.nodes[victim].log();
             let named = log.lines().any(|line| line.contains("the log store failed") && line.contains(file));
             assert!(named && log.contains("prefixd ends"), "it ended without a word of {file}\n{}", cluster.logs());
@@ -45,7 +50,10 @@ async fn a_failed_sync_ends_the_process_and_takes_nothing_that_was_acknowledged(
             cluster.nodes[victim].start();
             cluster.settle().await;
             load.up(victim);
-            println!("{phase}: a sync of {file} failed, {} writes were lost, the next start was like any other", taken.writes);
+            println!(
+                "{phase}: a sync of {file} failed, {} writes were lost, the next start was like any other",
+                taken.writes
+            );
         }
         load.flows(&[0, 1, 2], 20, &cluster).await;
         summaries.push(load.finish(&mut cluster).await);

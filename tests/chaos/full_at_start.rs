@@ -22,7 +22,8 @@ async fn report(cluster: &Cluster, producer: &Producer, node: usize, chains: std
 
 /// What a node that waits for room must do meanwhile.
 async fn waits_for_room(cluster: &mut Cluster, victim: usize, producer: &Producer) {
-    let waits = |s: &prefixd_proto::admin::StatusResponse| !s.ready && s.unready_reason.contains("started on a full disk");
+    let waits =
+        |s: &prefixd_proto::admin::StatusResponse| !s.ready && s.unready_reason.contains("started on a full disk");
     let status = cluster.wait_for(victim, "waiting for room", waits).await;
     assert!(status.entries > 0, "nothing to answer from: {status:?}\n{}", cluster.logs());
     let node = &cluster.nodes[victim];
@@ -93,5 +94,8 @@ async fn nodes_started_on_full_disks_answer_and_go_on_by_themselves() {
     cluster.settle().await;
     cluster.assert_digests_equal().await;
     cluster.assert_no_panic();
-    println!("CHAOS 7 | nodes started on full disks: one, then all; an empty one | 1 round | {} chains held", producer.known());
+    println!(
+        "CHAOS 7 | nodes started on full disks: one, then all; an empty one | 1 round | {} chains held",
+        producer.known()
+    );
 }

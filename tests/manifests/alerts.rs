@@ -221,9 +221,12 @@ fn every_alert_asks_for_metrics_that_there_are_and_says_what_to_do() {
             fault(format!("{:?} is no place in the runbook", word("annotations/runbook_url")));
         }
     }
-    let own: Vec<_> = foreign.keys().filter(|name| documented.contains_key(*name) || name.starts_with("prefixd")).collect();
+    let own: Vec<_> =
+        foreign.keys().filter(|name| documented.contains_key(*name) || name.starts_with("prefixd")).collect();
     assert!(!foreign.is_empty() && own.is_empty(), "others' series are told apart from prefixd's: {own:?}");
-    let unused = foreign.keys().filter(|name| !rules.iter().any(|rule| rule["expr"].as_str().is_some_and(|e| e.contains(name.as_str()))));
+    let unused = foreign
+        .keys()
+        .filter(|name| !rules.iter().any(|rule| rule["expr"].as_str().is_some_and(|e| e.contains(name.as_str()))));
     wrong.extend(unused.map(|name| format!("no alert asks for {name}, which METRICS.md says is used")));
     let watched = |word: &&str| rules.iter().any(|rule| rule["expr"].as_str().is_some_and(|e| e.contains(*word)));
     wrong.extend(WATCHED.iter().filter(|word| !watched(word)).map(|word| format!("nothing watches {word}")));

@@ -116,7 +116,10 @@ fn the_controllers_port_is_open_to_one_namespace_and_to_nobody_without_a_token()
     let added: Vec<String> = names(&documents).difference(&names(&before)).filter(|n| settings(n)).cloned().collect();
     assert_eq!(added.len(), 1, "{added:?}");
     let policy = documents.iter().find(|document| named(document) == added[0]).expect("what was added");
-    assert_eq!((&policy["kind"], at(policy, "spec/ingress").as_array().map(Vec::len)), (&"NetworkPolicy".into(), Some(1)));
+    assert_eq!(
+        (&policy["kind"], at(policy, "spec/ingress").as_array().map(Vec::len)),
+        (&"NetworkPolicy".into(), Some(1))
+    );
     let from = items(at(policy, "spec/ingress/0/from"));
     let chosen = serde_json::json!({"kubernetes.io/metadata.name": "inference-system"});
     assert_eq!((from.len(), at(&from[0], "namespaceSelector/matchLabels")), (1, &chosen));

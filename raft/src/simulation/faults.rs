@@ -18,7 +18,7 @@ fn restart_later(world: &Arc<World>, id: u64, after: Duration) {
     let world = world.clone();
     executor::spawn_in(executor::WORLD, async move {
         executor::sleep(after).await;
-        if !world.has_power(id) && world.places.has(id) {
+        if world.places.has(id) {
             node::start(&world, id);
         }
     });
@@ -160,9 +160,7 @@ pub(super) async fn run(world: &Arc<World>) {
     world.heal_wires();
     for id in world.ids() {
         world.disk(id).set_full(false);
-        if !world.has_power(id) {
-            node::start(world, id);
-        }
+        node::start(world, id);
     }
     world.note("faults over", 0, (0, 0));
 }

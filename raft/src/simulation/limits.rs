@@ -22,10 +22,10 @@ pub(super) type Entries = BTreeMap<(u64, u8), Shown>;
 /// What governs the index by the log.
 #[derive(Default)]
 pub(super) struct Limits {
-    default_ttl_us: u64,
     policies: PolicySet,
     is_pushed: bool,
-    meta: Option<ClusterMeta>,
+    /// Until the first leader has put its own into the log, the default that every index begins with.
+    meta: ClusterMeta,
     /// Tenants whose quota was enforced since it was last changed.
     fits: BTreeSet<&'static str>,
 }
@@ -33,12 +33,8 @@ pub(super) struct Limits {
 const TENANTS: [&str; 2] = ["t0", "t1"];
 
 impl Limits {
-    pub(super) fn new(default_ttl_us: u64) -> Self {
-        Self { default_ttl_us, ..Self::default() }
-    }
-
     pub(super) fn set_meta(&mut self, meta: ClusterMeta) {
-        self.meta = Some(meta);
+        self.meta = meta;
     }
 
     /// A set was pushed, or offered by a node's file.
@@ -52,7 +48,7 @@ impl Limits {
 
     pub(super) fn ttl_us(&self, tenant: &str) -> u64 {
         let own = self.policies.policies.get(tenant).and_then(|policy| policy.ttl_us);
-        own.unwrap_or(self.default_ttl_us)
+        own.unwrap_or(self.meta.default_ttl_us)
     }
 
     /// An update of a tenant, by all of it: its quota and the cap are enforced. Gives how many entries may be gone since.
@@ -95,7 +91,7 @@ impl Limits {
     /// Entries that are not surely among the freshest, so many as the cap lets be, may be gone. Where a tenant counts
     /// accesses, any may.
     fn enforce_cap(&self, entries: &mut Entries) -> usize {
-        let Some(cap) = self.meta.as_ref().map(|meta| meta.max_entries).filter(|cap| *cap > 0) else { return 0 };
+        let Some(cap) = self.most_entries() else { return 0 };
         if entries.len() as u64 <= cap {
             return 0;
         }
@@ -112,7 +108,7 @@ impl Limits {
 
     /// Entries that there may be at most.
     pub(super) fn most_entries(&self) -> Option<u64> {
-        self.meta.as_ref().map(|meta| meta.max_entries).filter(|cap| *cap > 0)
+        Some(self.meta.max_entries).filter(|cap| *cap > 0)
     }
 }
 
@@ -142,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_quota_may_take_all_but_the_freshest_prefixes_of_its_tenant() {
-        let mut limits = Limits::new(1_000);
+        let mut limits = Limits::default();
         limits.set_policies(&PolicySet { quotas: [("t0".into(), 2)].into(), ..PolicySet::default() }, true);
         assert_eq!(limits.most_prefixes("t0"), None, "nothing was enforced yet");
         // Clients 0 and 2 are of t0 and share the hash 1, which is as fresh as the fresher of the two.
@@ -159,8 +155,8 @@ mod tests {
 
     #[test]
     fn the_cap_may_take_the_oldest_and_a_sweep_what_has_expired() {
-        let mut limits = Limits::new(1_000);
-        limits.set_meta(ClusterMeta { max_entries: 2, ..ClusterMeta::default() });
+        let mut limits = Limits::default();
+        limits.set_meta(ClusterMeta { max_entries: 2, default_ttl_us: 1_000, ..ClusterMeta::default() });
         let mut held = entries(&[((0, 1), 10), ((1, 2), 20), ((2, 3), 30)]);
         limits.after_update("t0", &mut held);
         assert_eq!(gone(&held), vec![(0, 1)]);

@@ -75,8 +75,11 @@ pub(super) fn timing() -> Timing {
     }
 }
 
-/// Starts a node on its disk.
+/// Starts a node on its disk, unless it runs.
 pub(super) fn start(world: &Arc<World>, id: u64) {
+    if world.has_power(id) {
+        return;
+    }
     let group = world.new_group();
     world.set_group(id, Some(group));
     world.note("start", id, (u64::from(group), 0));

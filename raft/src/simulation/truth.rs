@@ -81,10 +81,10 @@ pub(super) fn hash_bytes(hash: u8) -> Vec<u8> {
 }
 
 impl Truth {
-    pub(super) fn new(ttl: Duration) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             memberships: BTreeMap::new(),
-            limits: Limits::new(u64::try_from(ttl.as_micros()).unwrap()),
+            limits: Limits::default(),
             committed: BTreeMap::new(),
             digests: BTreeMap::new(),
             times: BTreeMap::new(),

@@ -201,7 +201,7 @@ impl World {
         let shape = Shape::draw();
         let ids = 1..=shape.nodes;
         Arc::new(Self {
-            truth: Mutex::new(Truth::new(shape.ttl)),
+            truth: Mutex::new(Truth::new()),
             clocks: Mutex::new(ids.clone().map(|id| (id, Clocks::draw())).collect()),
             disks: Mutex::new(ids.clone().map(|id| (id, Arc::new(Disk::new(id)))).collect()),
             places: Places::founding(ids),

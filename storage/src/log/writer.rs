@@ -104,7 +104,7 @@ impl Writer {
 
     /// One transaction, synced, and the mark written (not synced).
     fn commit(&mut self, batch: &[Queued], committed: Option<LogPos>) -> Result<(), Failure> {
-        let committed = if within(batch, self.row.last, committed) { committed } else { self.row.committed };
+        let committed = held(batch, &self.row, committed);
         let mut row = StateRow { seq: self.row.seq + 1, committed, ..self.row };
         {
             let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
@@ -130,15 +130,19 @@ impl Writer {
     }
 }
 
-/// Whether the log holds what is known to be committed once this batch is in it. A quorum may have committed what still waits
+/// What is known to be committed of what the log holds once this batch is in it. A quorum may have committed what still waits
 /// behind the batch: a row that said so, over a log that ends before, would be one that nobody can start from.
-fn within(batch: &[Queued], last: Option<LogPos>, committed: Option<LogPos>) -> bool {
-    let last = batch.iter().fold(last, |last, queued| match &queued.change {
-        Change::Append(new) => new.last().map(|record| record.pos).or(last),
+fn held(batch: &[Queued], row: &StateRow, committed: Option<LogPos>) -> Option<LogPos> {
+    let end = batch.iter().fold(row.last, |end, queued| match &queued.change {
+        Change::Append(new) => new.last().map(|record| record.pos).or(end),
         Change::Truncate { last, .. } | Change::Purge { last, .. } => *last,
-        Change::Vote(_) | Change::Close => last,
+        Change::Vote(_) | Change::Close => end,
     });
-    committed.map(|pos| pos.index) <= last.map(|pos| pos.index)
+    let is_held = |pos: &LogPos| end.is_some_and(|end| pos.index <= end.index);
+    match committed {
+        Some(pos) if !is_held(&pos) => row.committed.filter(is_held),
+        known => known,
+    }
 }
 
 /// Writes changes and the state row that follows from them in one transaction.

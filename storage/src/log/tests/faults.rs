@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
-use super::super::conformance::{all, append, run_of};
+use super::super::conformance::{all, append, pos, run_of};
 use super::super::{FaultHook, LogError, LogFile, LogOptions, LogStore, OpenError, RedbLog, Vote};
 use super::{create, open, options};
 use crate::failure::{Failure, FailureKind};
@@ -260,7 +260,7 @@ fn what_is_committed_is_never_beyond_what_is_written() {
         store.append(run_of(1, index..index + 1), done).unwrap();
     }
     drop(sender);
-    store.save_committed(Some(run_of(1, 8..9)[0].pos));
+    store.save_committed(Some(pos(1, 8)));
     // The group behind this one is taken when all of that is known.
     let_go.send(()).unwrap();
     let written = receiver.iter().filter(|is_ok| *is_ok).count() as u64;
@@ -270,4 +270,20 @@ fn what_is_committed_is_never_beyond_what_is_written() {
     let (last, committed) = (state.last.unwrap().index, state.committed.map(|pos| pos.index));
     assert!(last + 1 >= written && last < 8, "{state:?}");
     assert!(committed <= Some(last), "{state:?}");
+}
+
+/// No leader asks for it; a log that was told so all the same can be opened.
+#[test]
+fn what_is_committed_goes_with_what_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    append(&open(dir.path()), run_of(1, 0..9)).unwrap();
+    for (committed, kept, expected) in [(3, 5, Some(3)), (5, 4, Some(3)), (4, 2, None)] {
+        let store = open(dir.path());
+        store.save_committed(Some(pos(1, committed)));
+        store.truncate_after(Some(kept)).unwrap();
+        drop(store);
+        let state = open(dir.path()).state();
+        assert_eq!((state.last, state.committed), (Some(pos(1, kept)), expected.map(|index| pos(1, index))));
+    }
 }

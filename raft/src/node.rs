@@ -215,12 +215,17 @@ impl Inner {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn snapshot_index(&self) -> u64 {
+    /// How far the newest snapshot reaches that the state has reached too.
+    pub(crate) fn snapshot_pos(&self) -> Option<LogPos> {
         // One that was received lies on the disk before it is the state.
         let applied = self.core.published.summary().applied.map_or(0, |pos| pos.index);
         let generations = self.snapshots.generations();
-        let indexes = generations.iter().filter_map(|generation| Some(generation.manifest().last?.index));
-        indexes.filter(|index| *index <= applied).max().unwrap_or(0)
+        let reached = generations.iter().filter_map(|generation| generation.manifest().last);
+        reached.filter(|pos| pos.index <= applied).max_by_key(|pos| pos.index)
+    }
+
+    pub(crate) fn snapshot_index(&self) -> u64 {
+        self.snapshot_pos().map_or(0, |pos| pos.index)
     }
 
     /// The index of the older of two kept generations; `None` while there is only one, so that it is never alone.

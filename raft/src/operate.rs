@@ -178,8 +178,8 @@ where
             raft.add_learner(member.node_id, node, false).await.map_err(failed)?;
             let name = &member.name;
             format!(
-                "{name} (disk {:016x}) is a learner now and becomes a voter when it has caught up; a disk that was a \
-                 member before needs `prefixd ctl member promote {name}` for that",
+                "{name} (disk {:016x}) is a learner now and becomes a voter when it has caught up; a disk that was taken \
+                 out while it came in needs `prefixd ctl member promote {name}` for that",
                 member.node_id
             )
         }

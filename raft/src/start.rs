@@ -8,6 +8,7 @@ use crate::drivers;
 use crate::face::{BootstrapMode, Histogram, NodeConfig};
 use crate::forwards::{Forwards, ForwardsTask};
 use crate::generation::{SnapshotFile, set_aside, tell_set_aside};
+use crate::join::current_members;
 use crate::lanes::{LaneLimits, Lanes};
 use crate::late;
 use crate::life;
@@ -20,10 +21,9 @@ use crate::proposer::{Proposer, ProposerTask};
 use crate::ready::Judge;
 use crate::room::Room;
 use crate::stamp::Stamps;
-use crate::types::{MemberNode, log_pos, wire_members};
+use crate::types::{MemberNode, log_pos};
 use crate::{admin, service, tls};
 use arc_swap::ArcSwapOption;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{InitializeError, RaftError};
 use prefixd_index::Index;
 use prefixd_storage::{
@@ -412,16 +412,24 @@ async fn run_place(
         founded.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
     }
     newcomer.foreign_peers(established.cluster_id).await;
-    let members = wire_members(raft.metrics().borrow_watched().membership_config.membership());
-    let members: Vec<_> = members.into_iter().map(crate::calls::member_from_wire).collect();
-    if established.join || must_join(&members, established.node_id, founder) {
-        match newcomer.become_voter(established.cluster_id, rng).await {
-            // It stays, unready, and answers from what it has: only an operator lets it in again.
-            Err(NotEstablished::Refused(why)) => inner.cast_out(Some(why)),
-            outcome => outcome.map_err(|e| e.to_string())?,
+    let mut asks = established.join;
+    // A log may say that this node is a voter and be cut off again: whoever finds itself a learner asks, at any time.
+    loop {
+        let members = inner.metrics().map(|metrics| current_members(&metrics));
+        asks |= members.is_some_and(|members| must_join(&members, established.node_id, founder));
+        if asks {
+            match newcomer.become_voter(established.cluster_id, rng).await {
+                Ok(()) => asks = false,
+                // It stays, unready, and answers from what it has: only an operator lets it in again.
+                Err(NotEstablished::Refused(why)) => {
+                    inner.cast_out(Some(why));
+                    return Ok(());
+                }
+                Err(why) => return Err(why.to_string()),
+            }
         }
+        tokio::time::sleep(inner.config.timing.election_max).await;
     }
-    Ok(())
 }
 
 async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft, String> {

@@ -337,10 +337,9 @@ impl Disk {
         Some(std::mem::take(&mut held.unsaved))
     }
 
-    /// Appends what was applied already, durably and at once: before anybody uses the log that was opened anew.
-    pub(super) fn append_again(&self, records: &[LogRecord]) {
+    /// Brings the log up to what was applied, durably and at once: before anybody uses the one that was opened anew.
+    pub(super) fn change_at_once(&self, change: Change) {
         let mut held = self.held();
-        let change = Change::Append(records.to_vec());
         held.seen.change(&change);
         held.durable.change(&change);
     }

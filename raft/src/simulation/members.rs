@@ -10,7 +10,8 @@ use super::places;
 use super::world::World;
 use crate::join::{self, current_members, heard_ids, matched, unsettled};
 use crate::membership::{
-    Candidate, Decision, JoinAnswer, JoinAsk, JoinStep, JoinView, Order, PeerAnswer, Roster, Standing, obey, plan,
+    Candidate, Decision, JoinAnswer, JoinAsk, JoinStep, JoinView, Order, PeerAnswer, Roster, Standing, must_join, obey,
+    plan,
 };
 use crate::operate;
 use crate::record::FEATURE_MAX;
@@ -142,9 +143,8 @@ impl Member {
         }
     }
 
-    fn sees_itself(&self) -> Option<crate::membership::Member> {
-        let metrics = self.raft().metrics().borrow_watched().clone();
-        current_members(&metrics).into_iter().find(|member| member.node_id == self.id)
+    fn sees(&self) -> Vec<crate::membership::Member> {
+        current_members(&self.raft().metrics().borrow_watched())
     }
 }
 
@@ -159,14 +159,18 @@ pub(super) async fn ask_in(world: &Arc<World>, id: u64) {
     }
 }
 
-/// A node that is no voter asks to become one, until it is.
+/// A learner asks to become a voter, whenever it is one, as the product does it.
 pub(super) async fn come_in(member: Arc<Member>) {
-    while !member.sees_itself().is_some_and(|own| own.voter) {
-        executor::sleep(PAUSE).await;
-        if member.world.places.founders_with(member.id).is_some() {
-            return;
+    let is_founder = member.world.places.founders_with(member.id).is_some();
+    loop {
+        if must_join(&member.sees(), member.id, is_founder) {
+            match ask_leader(&member.world, member.id, true).await {
+                Some(JoinAnswer::Refused { .. }) => return,
+                _ => executor::sleep(PAUSE).await,
+            }
+        } else {
+            executor::sleep(timing().election_max).await;
         }
-        ask_leader(&member.world, member.id, true).await;
     }
 }
 

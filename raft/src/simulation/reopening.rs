@@ -1,7 +1,7 @@
 //! A log that ended on a full disk is opened anew in the process, as `crate::reopen` does it: the same steps in the same
 //! order, with the same code where it decides what may be gone on with, over a simulated disk.
 
-use super::disk::{Disk, Failed};
+use super::disk::{Change, Disk, Failed};
 use super::executor;
 use super::node::Member;
 use super::world::Invariant;
@@ -45,7 +45,11 @@ async fn reopen(member: &Arc<Member>) -> Result<(), String> {
     };
     member.disk.check(&member.world);
     if let Some(applied) = applied {
-        catch_up(&Reopened(member.disk.clone()), unsaved, applied).map_err(|why| format!("{why:?}"))?;
+        let generations = member.disk.generations();
+        let reached = generations.iter().filter_map(|taken| taken.manifest.last);
+        let snapshot = reached.filter(|pos| pos.index <= applied.index).max_by_key(|pos| pos.index);
+        let log = Reopened(member.disk.clone());
+        catch_up(&log, unsaved, applied, snapshot).map_err(|why| format!("{why:?}"))?;
     }
     member.begin_life().await?;
     member.world.count("log opened anew", member.id, (applied.map_or(0, |pos| pos.index), 0));
@@ -66,7 +70,7 @@ impl LogStore for Reopened {
     }
 
     fn append(&self, records: Vec<LogRecord>, done: Done) -> Result<(), LogError> {
-        self.0.append_again(&records);
+        self.0.change_at_once(Change::Append(records));
         done(Ok(()));
         Ok(())
     }
@@ -87,8 +91,9 @@ impl LogStore for Reopened {
         unreachable!("nothing is taken back")
     }
 
-    fn purge(&self, _upto: LogPos) -> Result<(), LogError> {
-        unreachable!("nothing is purged")
+    fn purge(&self, upto: LogPos) -> Result<(), LogError> {
+        self.0.change_at_once(Change::Purge(upto));
+        Ok(())
     }
 
     fn close(&self) -> Result<(), LogError> {

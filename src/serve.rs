@@ -173,7 +173,7 @@ impl Running {
     /// Stops in order: unready and no more ingest, then the node, then the servers. Lookups are answered to the end.
     pub async fn stop(mut self, timeout: Duration) -> Result<(), Fault> {
         self.stopping.cancel();
-        let stopped = tokio::time::timeout(timeout, self.node.stop()).await;
+        let stopped = tokio::time::timeout(timeout, self.node.stop_within(timeout)).await;
         self.closing.cancel();
         let close = async { while self.servers.join_next().await.is_some() {} };
         if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {

@@ -60,6 +60,7 @@ impl Peers for Calls {
             feature_max: self.feature_max,
             cluster_id,
             promotion: ask.promotion,
+            moved: false,
         };
         let answer = self.client(&peer.addr)?.join(request).await.map_err(|e| said(&e))?.into_inner();
         use wire::join_response::Outcome;

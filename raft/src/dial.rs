@@ -1,7 +1,8 @@
-//! Channels to peers. A member's address is its entry in this node's peer list, else what it announced; names are
+//! Channels to peers. A member's address is its entry in this node's peer list, else what it announced last; names are
 //! resolved at each dial. With mutual TLS a peer must prove the host name that was dialled. Bulk transfers have channels of their own, so that they never delay a heartbeat.
 
 use crate::face::Peer;
+use crate::moved::Moved;
 use crate::tls::{self, ClientTls};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -31,18 +32,22 @@ pub(crate) enum Purpose {
 pub(crate) struct Dialer {
     overrides: HashMap<String, String>,
     tls: Option<ClientTls>,
+    pub(crate) moved: Moved,
     channels: Mutex<HashMap<(String, Purpose), Channel>>,
 }
 
 impl Dialer {
     pub(crate) fn new(peers: &[Peer], tls: Option<ClientTls>) -> Self {
         let overrides = peers.iter().map(|peer| (peer.name.clone(), peer.addr.clone())).collect();
-        Self { overrides, tls, channels: Mutex::default() }
+        Self { overrides, tls, moved: Moved::default(), channels: Mutex::default() }
     }
 
-    /// The address of a member: the peer list's, else the announced one.
-    pub(crate) fn addr<'a>(&'a self, name: &str, announced: &'a str) -> &'a str {
-        self.overrides.get(name).map_or(announced, String::as_str)
+    /// The address of a member: the peer list's, else the announced one, or where that one has moved to.
+    pub(crate) fn addr(&self, name: &str, announced: &str) -> String {
+        match self.overrides.get(name) {
+            Some(listed) => listed.clone(),
+            None => self.moved.now(name, announced),
+        }
     }
 
     /// A channel to an address; it connects when it is first used.

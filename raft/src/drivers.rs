@@ -153,6 +153,9 @@ async fn watch(inner: Arc<Inner>) {
                 inner.fail(format!("Raft has ended: {fatal}"));
             }
             ended_before = ended.is_some();
+            if inner.dialer.moved.learn(&crate::join::current_members(&metrics)) {
+                tracing::info!("a member is at another address now");
+            }
             if metrics.current_leader != leader && metrics.current_leader.is_some() {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);

@@ -3,13 +3,15 @@
 use crate::calls::{cluster_id, join_to_wire};
 use crate::membership::{JoinAnswer, JoinAsk, JoinStep, JoinView, Member, ghosts, plan};
 use crate::node::{Inner, Raft};
-use crate::types::{MemberNode, TypeConfig, wire_members};
+use crate::types::{MemberNode, OurConfig, TypeConfig, wire_members};
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::storage::RaftStateMachine;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use prefixd_proto::node as wire;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 impl Inner {
@@ -54,6 +56,9 @@ impl Inner {
             promotion: request.promotion,
         };
         let peer_names: Vec<String> = self.config.peers.iter().map(|peer| peer.name.clone()).collect();
+        if request.moved {
+            return self.answer_moved(&raft, &metrics, &ask).await;
+        }
         let step = plan(
             &JoinView {
                 cluster_id: me.cluster_id,
@@ -99,20 +104,9 @@ impl Inner {
     pub(crate) async fn finish_change(&self) {
         let Some((_, raft)) = self.member() else { return };
         let Ok(_one_at_a_time) = self.changing.try_lock() else { return };
-        let metrics = raft.metrics().borrow_watched().clone();
-        let effective = &metrics.membership_config;
-        if metrics.state != ServerState::Leader
-            || unsettled(&metrics)
-            || effective.membership().get_joint_config().len() < 2
-            || effective.log_id() != metrics.committed_membership_config.log_id()
-        {
-            return;
-        }
-        tracing::warn!("finishing a change of the membership that its leader left halfway");
-        let finish = raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::new()), false);
-        match tokio::time::timeout(self.config.timing.propose_timeout, finish).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "it could not be finished now"),
+        match tokio::time::timeout(self.config.timing.propose_timeout, finish(&raft)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error, "it could not be finished now"),
             Err(_) => tracing::warn!("it could not be finished in time"),
         }
     }
@@ -121,50 +115,87 @@ impl Inner {
     pub(crate) async fn lay_ghosts(&self) {
         let Some((_, raft)) = self.member() else { return };
         let Ok(_one_at_a_time) = self.changing.try_lock() else { return };
-        let metrics = raft.metrics().borrow_watched().clone();
-        if metrics.state != ServerState::Leader || changing(&metrics) {
-            return;
-        }
-        let members = current_members(&metrics);
-        let gone: BTreeSet<u64> = ghosts(&members, &self.heard_ids(&metrics)).into_iter().collect();
-        if gone.is_empty() {
-            return;
-        }
-        tracing::warn!(removed = ?gone, "learners whose place was taken by a later disk leave the membership");
-        let removed = raft.change_membership(ChangeMembers::RemoveNodes(gone), true);
-        match tokio::time::timeout(self.config.timing.propose_timeout, removed).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "they could not be removed now"),
+        let recent = self.config.timing.election_max;
+        match tokio::time::timeout(self.config.timing.propose_timeout, lay_ghosts(&raft, recent)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error, "they could not be removed now"),
             Err(_) => tracing::warn!("they could not be removed in time"),
         }
     }
 
     /// The ids of this node and of those that answered a heartbeat within the longest election timeout.
     pub(crate) fn heard_ids(&self, metrics: &RaftMetrics<TypeConfig>) -> Vec<u64> {
-        let recent = self.config.timing.election_max;
-        let heard = metrics.heartbeat.iter().flatten();
-        heard
-            .filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent))
-            .map(|(id, _)| *id)
-            .chain([metrics.id])
-            .collect()
+        heard_ids(metrics, self.config.timing.election_max)
     }
 }
 
+/// The ids of this node and of those that answered a heartbeat that recently.
+pub(crate) fn heard_ids<C: OurConfig>(metrics: &RaftMetrics<C>, recent: Duration) -> Vec<u64> {
+    let heard = metrics.heartbeat.iter().flatten();
+    heard
+        .filter(|(_, at)| at.as_ref().is_some_and(|at| at.elapsed() <= recent))
+        .map(|(id, _)| *id)
+        .chain([metrics.id])
+        .collect()
+}
+
+/// Finishes a joint membership that no leader of this term works at.
+pub(crate) async fn finish<C, M>(raft: &openraft::Raft<C, M>) -> Result<(), String>
+where
+    C: OurConfig,
+    M: RaftStateMachine<C>,
+{
+    let metrics = raft.metrics().borrow_watched().clone();
+    let effective = &metrics.membership_config;
+    if metrics.state != ServerState::Leader
+        || unsettled(&metrics)
+        || effective.membership().get_joint_config().len() < 2
+        || effective.log_id() != metrics.committed_membership_config.log_id()
+    {
+        return Ok(());
+    }
+    tracing::warn!("finishing a change of the membership that its leader left halfway");
+    let finished = raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::new()), false).await;
+    finished.map(|_| ()).map_err(|e| e.to_string())
+}
+
+/// Takes out the learners whose place was taken by a later disk.
+pub(crate) async fn lay_ghosts<C, M>(raft: &openraft::Raft<C, M>, recent: Duration) -> Result<(), String>
+where
+    C: OurConfig,
+    M: RaftStateMachine<C>,
+{
+    let metrics = raft.metrics().borrow_watched().clone();
+    if metrics.state != ServerState::Leader || changing(&metrics) {
+        return Ok(());
+    }
+    let gone: BTreeSet<u64> = ghosts(&current_members(&metrics), &heard_ids(&metrics, recent)).into_iter().collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(removed = ?gone, "learners whose place was taken by a later disk leave the membership");
+    let removed = raft.change_membership(ChangeMembers::RemoveNodes(gone), true).await;
+    removed.map(|_| ()).map_err(|e| e.to_string())
+}
+
 /// The effective members, learners included.
-pub(crate) fn current_members(metrics: &RaftMetrics<TypeConfig>) -> Vec<Member> {
+pub(crate) fn current_members<C: OurConfig>(metrics: &RaftMetrics<C>) -> Vec<Member> {
     let members = wire_members(metrics.membership_config.membership());
     members.into_iter().map(crate::calls::member_from_wire).collect()
 }
 
 /// True until a leader has applied an entry of its own term: before that it may not know what it has committed, such as
 /// a feature level that a newcomer must read.
-pub(crate) fn unsettled(metrics: &RaftMetrics<TypeConfig>) -> bool {
+pub(crate) fn unsettled<C: OurConfig>(metrics: &RaftMetrics<C>) -> bool {
     metrics.last_applied.as_ref().is_none_or(|id| id.committed_leader_id().term != metrics.current_term)
 }
 
 /// Makes a learner a voter and takes other disks out, in one joint change; what were learners among them goes after.
-pub(crate) async fn swap(raft: &Raft, add: u64, remove: &[u64]) -> Result<(), String> {
+pub(crate) async fn swap<C, M>(raft: &openraft::Raft<C, M>, add: u64, remove: &[u64]) -> Result<(), String>
+where
+    C: OurConfig,
+    M: RaftStateMachine<C>,
+{
     let metrics = raft.metrics().borrow_watched().clone();
     let membership = metrics.membership_config.membership();
     let mut voters: BTreeSet<u64> = membership.voter_ids().filter(|id| !remove.contains(id)).collect();
@@ -178,22 +209,27 @@ pub(crate) async fn swap(raft: &Raft, add: u64, remove: &[u64]) -> Result<(), St
 }
 
 /// True while the effective membership is joint or not committed.
-pub(crate) fn changing(metrics: &RaftMetrics<TypeConfig>) -> bool {
+pub(crate) fn changing<C: OurConfig>(metrics: &RaftMetrics<C>) -> bool {
     let effective = &metrics.membership_config;
     effective.membership().get_joint_config().len() > 1
         || effective.log_id() != metrics.committed_membership_config.log_id()
 }
 
-fn matched(metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<u64> {
+pub(crate) fn matched<C: OurConfig>(metrics: &RaftMetrics<C>, id: u64) -> Option<u64> {
     metrics.replication.as_ref()?.get(&id)?.as_ref().map(|pos| pos.index())
 }
 
-async fn carry_out(
-    raft: Raft,
+/// Carries one step of a join out.
+pub(crate) async fn carry_out<C, M>(
+    raft: openraft::Raft<C, M>,
     step: JoinStep,
     ask: JoinAsk,
     _one_at_a_time: OwnedMutexGuard<()>,
-) -> Result<JoinAnswer, String> {
+) -> Result<JoinAnswer, String>
+where
+    C: OurConfig,
+    M: RaftStateMachine<C>,
+{
     match step {
         JoinStep::AddLearner { replace } => {
             if !replace.is_empty() {

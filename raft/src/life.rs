@@ -27,12 +27,18 @@ impl LifeEnd {
         Self(Arc::downgrade(life))
     }
 
+    /// Tells it to end; false when nothing of it is left.
+    pub(crate) fn ends(&self) -> bool {
+        self.0.upgrade().is_some_and(|life| {
+            life.cancel();
+            true
+        })
+    }
+
     /// Ends it; false when something of it would not end in time.
     async fn end(self) -> bool {
         let gone = async {
-            while let Some(life) = self.0.upgrade() {
-                life.cancel();
-                drop(life);
+            while self.ends() {
                 tokio::time::sleep(END_POLL).await;
             }
         };

@@ -141,7 +141,10 @@ impl RaftLogStorage<TypeConfig> for RaftLog {
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        Ok(self.store.state().committed.map(log_id))
+        // An earlier release may have written more than its log holds: the leader says again what is committed.
+        let state = self.store.state();
+        let is_held = state.committed.map(|pos| pos.index) <= state.last.map(|pos| pos.index);
+        Ok(state.committed.filter(|_| is_held).map(log_id))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>

@@ -97,7 +97,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn client(&self, purpose: Purpose) -> Result<NodeClient<Channel>, Unreachable<TypeConfig>> {
         let addr = self.network.dialer.addr(&self.node.name, &self.node.addr);
-        let channel = self.network.dialer.channel(addr, purpose).map_err(|e| Unreachable::new(&AnyError::error(e)))?;
+        let channel = self.network.dialer.channel(&addr, purpose).map_err(|e| Unreachable::new(&AnyError::error(e)))?;
         Ok(client(channel))
     }
 

@@ -28,7 +28,7 @@ use prefixd_storage::{LogOptions, LogPos, SnapshotStore};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,9 @@ pub struct Node {
 pub(crate) struct Inner {
     pub(crate) config: NodeConfig,
     pub(crate) advertise_addr: String,
-    pub(crate) incarnation: u64,
+    pub(crate) incarnation: AtomicU64,
+    /// Cancelled once the log is open: a node that was started on a full disk waits for that.
+    pub(crate) log_open: CancellationToken,
     pub(crate) founder: Arc<Founder<StoredDisk>>,
     pub(crate) core: Core,
     pub(crate) log: PresentLog,
@@ -76,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) backing_up: Arc<tokio::sync::Mutex<()>>,
     /// One membership change is under way at a time.
     pub(crate) changing: Arc<tokio::sync::Mutex<()>>,
+    /// When this leader last looked for a member at a new address.
+    pub(crate) looked_for_moved: Mutex<Option<Instant>>,
     pub(crate) leader_changes: AtomicU64,
     /// Cancelled when the node begins to stop.
     pub(crate) stopping: CancellationToken,
@@ -96,6 +100,9 @@ pub(crate) struct Inner {
     pub(crate) outcast: Mutex<Option<(String, Instant)>>,
     pub(crate) failed: watch::Sender<Option<String>>,
 }
+
+/// How long a stop takes at most, as far as it can be helped, when nobody says.
+const STOP_BUDGET: Duration = Duration::from_secs(10);
 
 /// What was amiss with snapshots, counted.
 #[derive(Debug, Default)]
@@ -208,12 +215,17 @@ impl Inner {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn snapshot_index(&self) -> u64 {
+    /// How far the newest snapshot reaches that the state has reached too.
+    pub(crate) fn snapshot_pos(&self) -> Option<LogPos> {
         // One that was received lies on the disk before it is the state.
         let applied = self.core.published.summary().applied.map_or(0, |pos| pos.index);
         let generations = self.snapshots.generations();
-        let indexes = generations.iter().filter_map(|generation| Some(generation.manifest().last?.index));
-        indexes.filter(|index| *index <= applied).max().unwrap_or(0)
+        let reached = generations.iter().filter_map(|generation| generation.manifest().last);
+        reached.filter(|pos| pos.index <= applied).max_by_key(|pos| pos.index)
+    }
+
+    pub(crate) fn snapshot_index(&self) -> u64 {
+        self.snapshot_pos().map_or(0, |pos| pos.index)
     }
 
     /// The index of the older of two kept generations; `None` while there is only one, so that it is never alone.
@@ -243,7 +255,7 @@ impl Inner {
     /// The address of a member's node port, as this node reaches it.
     pub(crate) fn addr_of(&self, metrics: &RaftMetrics<TypeConfig>, id: u64) -> Option<String> {
         let node = metrics.membership_config.membership().get_node(&id)?;
-        Some(self.dialer.addr(&node.name, &node.addr).to_owned())
+        Some(self.dialer.addr(&node.name, &node.addr))
     }
 }
 
@@ -365,8 +377,14 @@ impl Node {
         }
     }
 
-    /// Hands leadership over if this node has it, ends Raft and closes the log. Takes at most a few seconds.
+    /// [`Node::stop_within`] ten seconds.
     pub async fn stop(&self) {
-        self.inner.stop().await;
+        self.stop_within(STOP_BUDGET).await;
+    }
+
+    /// Hands leadership over if this node has it, answers what was taken in, ends Raft and closes the log. All but the
+    /// last, which syncs, is given up when its share of `budget` is over.
+    pub async fn stop_within(&self, budget: Duration) {
+        self.inner.stop(budget).await;
     }
 }

@@ -5,8 +5,9 @@ use crate::join::{current_members, unsettled};
 use crate::membership::orders::endures;
 use crate::membership::{Candidate, Decision, Member, Order, Roster, obey};
 use crate::node::{Inner, Raft};
-use crate::types::{MemberNode, TypeConfig};
+use crate::types::{MemberNode, OurConfig, TypeConfig};
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::storage::RaftStateMachine;
 use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use prefixd_proto::node as wire;
 use std::collections::BTreeSet;
@@ -160,7 +161,15 @@ impl Inner {
 }
 
 /// Carries one change out, and says what was done.
-async fn carry_out(raft: &Raft, members: &[Member], change: &Decision) -> Result<String, String> {
+pub(crate) async fn carry_out<C, M>(
+    raft: &openraft::Raft<C, M>,
+    members: &[Member],
+    change: &Decision,
+) -> Result<String, String>
+where
+    C: OurConfig,
+    M: RaftStateMachine<C>,
+{
     let failed = |error: openraft::error::RaftError<_, _>| error.to_string();
     let voters = members.iter().filter(|member| member.voter).count();
     Ok(match change {
@@ -169,8 +178,8 @@ async fn carry_out(raft: &Raft, members: &[Member], change: &Decision) -> Result
             raft.add_learner(member.node_id, node, false).await.map_err(failed)?;
             let name = &member.name;
             format!(
-                "{name} (disk {:016x}) is a learner now and becomes a voter when it has caught up; a disk that was a \
-                 member before needs `prefixd ctl member promote {name}` for that",
+                "{name} (disk {:016x}) is a learner now and becomes a voter when it has caught up; a disk that was taken \
+                 out while it came in needs `prefixd ctl member promote {name}` for that",
                 member.node_id
             )
         }
@@ -210,7 +219,7 @@ pub(crate) async fn ask_members(
             asked.spawn(async move { (member, Some(own)) });
             continue;
         }
-        let addr = inner.dialer.addr(&member.name, &member.addr).to_owned();
+        let addr = inner.dialer.addr(&member.name, &member.addr);
         let calls = inner.calls.clone();
         asked.spawn(async move {
             let answer = tokio::time::timeout(ANSWER_WAIT, calls.raw_status(&addr)).await;

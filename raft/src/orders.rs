@@ -167,10 +167,15 @@ struct Retry {
 }
 
 impl Retry {
-    /// The outcome of a try that was told no: a member that is gone at the second try was taken out by the first.
+    /// The outcome of a try that was told no: a member that is gone at the second try was taken out by the first, unless
+    /// that is not committed yet.
     fn settle(&self, inner: &Inner, ask: &Ask, status: Status) -> Result<wire::ChangeResponse, Status> {
         match ask {
-            Ask::Remove(who) if self.was_tried && status.code() == Code::NotFound => {
+            Ask::Remove(who)
+                if self.was_tried
+                    && status.code() == Code::NotFound
+                    && !inner.metrics().is_some_and(|metrics| crate::join::changing(&metrics)) =>
+            {
                 Ok(inner.change_response(Obeyed { message: format!("{who} is no member any more"), changed: true }))
             }
             _ => Err(status),

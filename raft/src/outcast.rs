@@ -29,8 +29,12 @@ impl Inner {
                 if self.is_leader() || self.exile_since() < spoke {
                     self.cast_out(None);
                 }
+                if self.is_leader() {
+                    self.move_as_leader().await;
+                }
                 continue;
             }
+            self.announce_move().await;
             let seen = self.sightings().await;
             // Whom nobody answers has learnt nothing.
             if !seen.is_empty() {

@@ -14,6 +14,7 @@ use crate::generation::{set_aside, tell_set_aside};
 use crate::membership::{Member, Outlook, Sign, outlook};
 use crate::record::{self, FEATURE_MAX};
 use crate::start::{StartError, disk, load_snapshot};
+use crate::tls::ClientTls;
 use crate::types::{MemberNode, Membership, Payload, wire_members};
 use prefixd_storage::{DataDir, Identity, LogOptions, LogPos, LogStore, Promise, RedbLog, SnapshotStore, Vote};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +94,7 @@ impl Survey {
         let (snapshots, bad) = SnapshotStore::open(&dir.snapshots_path()).map_err(disk)?;
         tell_set_aside(&bad);
         // What peers may still hold is not for one that declares them lost.
-        let mut state = load_snapshot((data_dir, false), &identity, &log, &snapshots, rand::random())?.start;
+        let mut state = load_snapshot((data_dir, false), &identity, Some(&log), &snapshots, rand::random())?.start;
         replay(&log, &mut state)?;
         let members = wire_members(&state.membership).into_iter().map(crate::calls::member_from_wire).collect();
         Ok(Survey { identity, dir, log, snapshots, state, members })
@@ -114,15 +115,16 @@ impl Survey {
         }
     }
 
-    /// Asks the other voters who they are: at their address in `peers`, else at the one that they announced.
-    pub async fn ask(&self, peers: &[Peer]) -> BTreeMap<u64, Sign> {
-        let dialer = Arc::new(Dialer::new(peers, None));
+    /// Asks the other voters who they are: at their address in `peers`, else at the one that they announced; with `tls`
+    /// as a node would, else in clear text.
+    pub async fn ask(&self, peers: &[Peer], tls: Option<ClientTls>) -> BTreeMap<u64, Sign> {
+        let dialer = Arc::new(Dialer::new(peers, tls));
         let calls =
             Calls { dialer: dialer.clone(), node_name: self.identity.node_name.clone(), feature_max: FEATURE_MAX };
         let mut signs = BTreeMap::new();
         for member in self.members.iter().filter(|m| m.voter && m.node_id != self.identity.node_id) {
             let addr = dialer.addr(&member.name, &member.addr);
-            let sign = match tokio::time::timeout(ANSWER_WAIT, calls.raw_status(addr)).await {
+            let sign = match tokio::time::timeout(ANSWER_WAIT, calls.raw_status(&addr)).await {
                 Ok(Ok(status)) => {
                     let theirs = crate::calls::cluster_id(&status.cluster_id).ok();
                     match theirs {

@@ -3,6 +3,7 @@
 //! store that failed is given up, and what is on disk is read from the disk. Any other failure of the log ends the
 //! process.
 
+use crate::late;
 use crate::life;
 use crate::log::RaftLog;
 use crate::membership::pace::{Backoff, Pace};
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Pauses between tries.
-const PACE: Pace = Pace {
+pub(crate) const PACE: Pace = Pace {
     call_timeout: Duration::from_millis(500),
     first_pause: Duration::from_millis(100),
     longest_pause: Duration::from_secs(5),
@@ -24,7 +25,8 @@ const PACE: Pace = Pace {
 const HELD: Duration = Duration::from_secs(30);
 
 /// Why a log was not opened.
-enum NotOpened {
+#[derive(Debug)]
+pub(crate) enum NotOpened {
     /// There is still no room.
     Full(String),
     /// It can't be gone on with in this process.
@@ -51,6 +53,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 async fn reopen(inner: &Arc<Inner>, backoff: &mut Backoff) -> Result<(), String> {
+    if !inner.log_open.is_cancelled() {
+        return late::open(inner, backoff).await;
+    }
     let why = inner.room.last_full().1;
     let Some(me) = inner.identity.get().cloned() else {
         return Err(format!("the log failed before this node belonged to a cluster: {why}"));
@@ -88,21 +93,22 @@ async fn reopen(inner: &Arc<Inner>, backoff: &mut Backoff) -> Result<(), String>
 
 async fn open_again(inner: &Inner) -> Result<RaftLog, NotOpened> {
     let (dir, options) = (inner.config.data_dir.clone(), (inner.log_options)(inner.store_uuid));
-    let (before, applied) = (inner.log.current(), inner.core.published.summary().applied);
+    let before = inner.log.current();
+    let reached = inner.core.published.summary().applied.map(|applied| (applied, inner.snapshot_pos()));
     let opened = tokio::task::spawn_blocking(move || {
         let unsaved = before.store().unsaved();
-        let store = open_store(dir, options, unsaved, applied)?;
+        let store = open_store(dir, options, unsaved, reached)?;
         Ok(before.succeeded_by(Arc::new(store)))
     });
     opened.await.unwrap_or_else(|e| Err(NotOpened::Final(format!("opening the log did not return: {e}"))))
 }
 
-/// Opens the store and brings it up to what was applied. Blocking.
+/// Opens the store and brings it up to what was applied, and to the snapshot behind that. Blocking.
 fn open_store(
     dir: PathBuf,
     options: LogOptions,
     unsaved: Vec<LogRecord>,
-    applied: Option<LogPos>,
+    reached: Option<(LogPos, Option<LogPos>)>,
 ) -> Result<RedbLog, NotOpened> {
     let store = RedbLog::open(&dir, options).map_err(|error| match &error {
         OpenError::Failed(failure) if failure.kind == FailureKind::DiskFull => NotOpened::Full(failure.to_string()),
@@ -110,15 +116,25 @@ fn open_store(
             NotOpened::Final(error.to_string())
         }
     })?;
-    if let Some(applied) = applied {
-        catch_up(&store, unsaved, applied)?;
+    if let Some((applied, snapshot)) = reached {
+        catch_up(&store, unsaved, applied, snapshot)?;
     }
     Ok(store)
 }
 
 /// A quorum may have committed, and this node applied, what its own disk never held. The state must not run ahead of its
-/// log: those records are appended again, as they are in memory still.
-fn catch_up(store: &RedbLog, unsaved: Vec<LogRecord>, applied: LogPos) -> Result<(), NotOpened> {
+/// log: those records are appended again, as they are in memory still. A snapshot that was installed may have been kept and
+/// the purge that follows it lost: then a log that ends before it begins behind it, as it would at a start.
+pub(crate) fn catch_up(
+    store: &impl LogStore,
+    unsaved: Vec<LogRecord>,
+    applied: LogPos,
+    snapshot: Option<LogPos>,
+) -> Result<(), NotOpened> {
+    let end = store.state().last.map(|last| last.index);
+    if let Some(snapshot) = snapshot.filter(|snapshot| end < Some(snapshot.index)) {
+        store.purge(snapshot).map_err(not_appended)?;
+    }
     let next = store.state().last.map_or(0, |last| last.index + 1);
     if next <= applied.index {
         let lost: Vec<LogRecord> =
@@ -195,7 +211,7 @@ mod tests {
     }
 
     fn reopened(dir: &tempfile::TempDir, unsaved: Vec<LogRecord>, applied: LogPos) -> Result<RedbLog, NotOpened> {
-        open_store(dir.path().to_owned(), LogOptions::new(7), unsaved, Some(applied))
+        open_store(dir.path().to_owned(), LogOptions::new(7), unsaved, Some((applied, Some(pos(3)))))
     }
 
     #[test]
@@ -205,6 +221,21 @@ mod tests {
             let log = reopened(&dir, records(4..=9), pos(applied)).ok().unwrap();
             assert_eq!(log.state().last, Some(pos(last)), "applied {applied}");
             assert_eq!(log.read(1..100, usize::MAX).unwrap(), records(1..=last));
+        }
+    }
+
+    #[test]
+    fn a_log_that_lost_the_purge_behind_a_snapshot_begins_behind_it() {
+        for (applied, first) in [(8, None), (10, Some(9))] {
+            let dir = log_of_five();
+            let reached = Some((pos(applied), Some(pos(8))));
+            let log = open_store(dir.path().to_owned(), LogOptions::new(7), records(9..=12), reached).ok().unwrap();
+            let state = log.state();
+            assert_eq!(
+                (state.purged, state.last, state.committed),
+                (Some(pos(8)), Some(pos(applied)), Some(pos(applied)))
+            );
+            assert_eq!(log.read(0..100, usize::MAX).unwrap().first().map(|record| record.pos.index), first);
         }
     }
 
@@ -243,7 +274,7 @@ mod tests {
     fn want_of_room_is_waited_for_and_a_broken_disk_is_not() {
         let dir = log_of_five();
         let with = |hook: Arc<dyn FaultHook>| LogOptions { fault_hook: Some(hook), ..LogOptions::new(7) };
-        let open = |options| open_store(dir.path().to_owned(), options, Vec::new(), Some(pos(5)));
+        let open = |options| open_store(dir.path().to_owned(), options, Vec::new(), Some((pos(5), None)));
         assert!(matches!(open(with(Arc::new(NoRoom))), Err(NotOpened::Full(_))));
         assert!(matches!(open(with(Arc::new(Broken))), Err(NotOpened::Final(_))));
         assert!(open(LogOptions::new(7)).is_ok());

@@ -8,7 +8,9 @@ use crate::drivers;
 use crate::face::{BootstrapMode, Histogram, NodeConfig};
 use crate::forwards::{Forwards, ForwardsTask};
 use crate::generation::{SnapshotFile, set_aside, tell_set_aside};
+use crate::join::current_members;
 use crate::lanes::{LaneLimits, Lanes};
+use crate::late;
 use crate::life;
 use crate::log::{PresentLog, RaftLog};
 use crate::membership::establish::{Established, Newcomer, NotEstablished};
@@ -19,14 +21,13 @@ use crate::proposer::{Proposer, ProposerTask};
 use crate::ready::Judge;
 use crate::room::Room;
 use crate::stamp::Stamps;
-use crate::types::{MemberNode, log_pos, wire_members};
+use crate::types::{MemberNode, log_pos};
 use crate::{admin, service, tls};
 use arc_swap::ArcSwapOption;
-use openraft::async_runtime::watch::WatchReceiver;
 use openraft::error::{InitializeError, RaftError};
 use prefixd_index::Index;
 use prefixd_storage::{
-    DataDir, FailureKind, Identity, LogFile, LogOptions, LogPos, LogStore, RedbLog, Rejoin, SnapshotStore,
+    DataDir, DataDirError, FailureKind, Identity, LogFile, LogOptions, LogPos, LogStore, RedbLog, Rejoin, SnapshotStore,
 };
 use rand::SeedableRng;
 use std::collections::BTreeMap;
@@ -64,7 +65,8 @@ pub(crate) fn disk(error: impl std::fmt::Display) -> StartError {
 struct Opened {
     identity: Identity,
     data_dir: DataDir,
-    log: RedbLog,
+    /// Or why there was no room to open it.
+    log: Result<RedbLog, String>,
     snapshots: SnapshotStore,
     loaded: Loaded,
 }
@@ -80,7 +82,8 @@ pub(crate) struct Loaded {
 
 /// Opens the disk, or makes a node of an empty one, and loads the newest snapshot that is whole. Blocking.
 fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_seed: u64) -> Result<Opened, StartError> {
-    let mut data_dir = DataDir::open(&config.data_dir).map_err(disk)?;
+    let unusable = |error: DataDirError| no_room(&config.data_dir, error);
+    let mut data_dir = DataDir::open(&config.data_dir).map_err(unusable)?;
     if data_dir.presence().is_fresh() {
         let store_uuid = rand::random();
         let identity = Identity {
@@ -90,9 +93,16 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
             store_uuid,
             node_name: config.node_name.clone(),
         };
-        data_dir.create(&identity, &options(store_uuid)).map_err(disk)?;
+        data_dir.create(&identity, &options(store_uuid)).map_err(unusable)?;
     }
-    let (identity, log) = data_dir.load(&options).map_err(disk)?;
+    // What an earlier start left half-written goes first: it may be just the room that is missing.
+    let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
+    tell_set_aside(&set_aside);
+    let (identity, log) = match data_dir.load(&options) {
+        Ok((identity, log)) => (identity, Ok(log)),
+        Err(error) if error.is_disk_full() => (data_dir.peek_identity().map_err(disk)?, Err(error.to_string())),
+        Err(error) => return Err(disk(error)),
+    };
     if identity.node_name != config.node_name {
         return Err(disk(format!(
             "{}: this data directory belongs to the node {}, not {}: start it with --node-name={}, or with another \
@@ -103,24 +113,34 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
             identity.node_name
         )));
     }
-    let (snapshots, set_aside) = SnapshotStore::open(&data_dir.snapshots_path()).map_err(disk)?;
-    tell_set_aside(&set_aside);
     let has_peers = config.peers.iter().any(|peer| peer.name != config.node_name);
-    let mut loaded = load_snapshot((&config.data_dir, has_peers), &identity, &log, &snapshots, hash_seed)?;
+    let mut loaded = load_snapshot((&config.data_dir, has_peers), &identity, log.as_ref().ok(), &snapshots, hash_seed)?;
     loaded.set_aside += set_aside.len() as u64;
     Ok(Opened { identity, data_dir, log, snapshots, loaded })
 }
 
-/// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date.
-/// Without peers to fetch one from, a log that nothing reaches is an error.
+/// A disk without room to begin a life on: nothing lives there yet, or not even its lock can be taken.
+fn no_room(data_dir: &Path, error: DataDirError) -> StartError {
+    match error.is_disk_full() {
+        true => disk(format!(
+            "{error}: there is no room for a node here. Make some on the file system of {dir} (`df -h {dir}` shows it), \
+             then start this node as before",
+            dir = data_dir.display()
+        )),
+        false => disk(error),
+    }
+}
+
+/// The state of the newest generation that is whole, or the empty one. Never one that the log can't bring up to date; a
+/// log that is not open yet is compared once it is. Without peers to fetch one from, a log that nothing reaches is an error.
 pub(crate) fn load_snapshot(
     (data_dir, has_peers): (&Path, bool),
     identity: &Identity,
-    log: &RedbLog,
+    log: Option<&RedbLog>,
     snapshots: &SnapshotStore,
     hash_seed: u64,
 ) -> Result<Loaded, StartError> {
-    let purged = log.state().purged;
+    let purged = log.and_then(|log| log.state().purged);
     let mut bad = 0;
     while let Some(generation) = snapshots.latest() {
         let file = SnapshotFile(generation.clone());
@@ -265,6 +285,10 @@ fn assemble(
     let Opened { identity, data_dir, log, snapshots, loaded } = opened;
     let log_options = Box::new(log_options(&told));
     let Told { fsync, failed, room } = told;
+    let (log, log_open) = (late::log_or_none(log, &room), CancellationToken::new());
+    if !room.is_reopening() {
+        log_open.cancel();
+    }
     let Loaded { start, set_aside, lost_before } = loaded;
     let on_end = failed.clone();
     let core = Core::start(start, move |why| {
@@ -277,10 +301,11 @@ fn assemble(
     let founder = Founder::open(StoredDisk::new(data_dir)).map_err(disk)?;
     let inner = Inner {
         advertise_addr: config.advertise_addr.clone().unwrap_or(bound),
-        incarnation: identity.incarnation,
+        incarnation: AtomicU64::new(identity.incarnation),
+        log_open,
         founder: Arc::new(founder),
         core,
-        log: PresentLog::new(RaftLog::new(Arc::new(log))),
+        log: PresentLog::new(RaftLog::new(log)),
         log_options,
         store_uuid: identity.store_uuid,
         hash_seed,
@@ -300,6 +325,7 @@ fn assemble(
         receiving: tokio::sync::Mutex::default(),
         backing_up: Arc::default(),
         changing: Arc::default(),
+        looked_for_moved: Mutex::default(),
         leader_changes: Default::default(),
         stopping: CancellationToken::new(),
         stopped: CancellationToken::new(),
@@ -350,6 +376,9 @@ async fn find_place(inner: Arc<Inner>) {
         reason: inner.waiting.clone(),
     };
     let mut rng = rand::rngs::StdRng::from_rng(&mut rand::rng());
+    if inner.stopping.run_until_cancelled(inner.log_open.cancelled()).await.is_none() {
+        return;
+    }
     let outcome = tokio::select! {
         () = inner.stopping.cancelled() => return,
         outcome = run_place(&inner, &newcomer, &mut rng) => outcome,
@@ -383,16 +412,24 @@ async fn run_place(
         founded.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
     }
     newcomer.foreign_peers(established.cluster_id).await;
-    let members = wire_members(raft.metrics().borrow_watched().membership_config.membership());
-    let members: Vec<_> = members.into_iter().map(crate::calls::member_from_wire).collect();
-    if established.join || must_join(&members, established.node_id, founder) {
-        match newcomer.become_voter(established.cluster_id, rng).await {
-            // It stays, unready, and answers from what it has: only an operator lets it in again.
-            Err(NotEstablished::Refused(why)) => inner.cast_out(Some(why)),
-            outcome => outcome.map_err(|e| e.to_string())?,
+    let mut asks = established.join;
+    // A log may say that this node is a voter and be cut off again: whoever finds itself a learner asks, at any time.
+    loop {
+        let members = inner.metrics().map(|metrics| current_members(&metrics));
+        asks |= members.is_some_and(|members| must_join(&members, established.node_id, founder));
+        if asks {
+            match newcomer.become_voter(established.cluster_id, rng).await {
+                Ok(()) => asks = false,
+                // It stays, unready, and answers from what it has: only an operator lets it in again.
+                Err(NotEstablished::Refused(why)) => {
+                    inner.cast_out(Some(why));
+                    return Ok(());
+                }
+                Err(why) => return Err(why.to_string()),
+            }
         }
+        tokio::time::sleep(inner.config.timing.election_max).await;
     }
-    Ok(())
 }
 
 async fn run_raft(inner: &Arc<Inner>, established: &Established) -> Result<Raft, String> {

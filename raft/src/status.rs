@@ -43,7 +43,7 @@ impl Inner {
             feature_level: summary.meta.feature_level,
             feature_max: self.config.feature_max,
             release: env!("CARGO_PKG_VERSION").into(),
-            incarnation: self.incarnation,
+            incarnation: self.incarnation.load(Ordering::Relaxed),
             cluster_time_us: self.core.published.now_us(),
             ready: self.readiness().0,
             short_of_room: self.room.trouble().is_some(),
@@ -86,7 +86,7 @@ impl Inner {
         let mut status = NodeStatus {
             node_name: self.config.node_name.clone(),
             node_id: disk.node_id,
-            incarnation: self.incarnation,
+            incarnation: self.incarnation.load(Ordering::Relaxed),
             cluster_id: disk.cluster_id,
             leader_changes: self.leader_changes.load(Ordering::Relaxed),
             last_log_index: state.last.map_or(0, |pos| pos.index),
@@ -150,7 +150,7 @@ fn fill_from_raft(status: &mut NodeStatus, metrics: &RaftMetrics<TypeConfig>, di
             lag: lag(metrics, member.node_id),
             heard_ms: heard_ms(metrics, member.node_id),
             node_id: member.node_id,
-            node_addr: dialer.addr(&member.name, &member.node_addr).to_owned(),
+            node_addr: dialer.addr(&member.name, &member.node_addr),
             name: member.name,
             voter: member.voter,
         })

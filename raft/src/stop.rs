@@ -1,27 +1,55 @@
 //! The planned end of a node: leadership goes to another, what was taken in is answered, Raft ends, the log is closed.
-//! Membership stays as it is. Each step has a limit, and none of them may keep a node from ending.
+//! Membership stays as it is. Each step has a limit of its own and a share of the time that there is for all, and none of
+//! them may keep a node from ending.
 
 use crate::node::{Inner, Raft};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// Voters that are asked to take over, one after the other, each for an election timeout.
 const SUCCESSORS_ASKED: usize = 2;
 /// How long a change of the membership under way may take to end.
 const CHANGE_WAIT: Duration = Duration::from_secs(1);
 
+/// When each step must be over at the latest, from the beginning of the stop: what one doesn't need is the next one's, and
+/// what one can't finish it leaves. The last step is not cut short: it syncs the log.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Stages {
+    resigned: Duration,
+    drained: Duration,
+    ended: Duration,
+}
+
+impl Stages {
+    /// Four, six and eight tenths of the time that there is.
+    fn of(budget: Duration) -> Self {
+        Self { resigned: budget * 4 / 10, drained: budget * 6 / 10, ended: budget * 8 / 10 }
+    }
+}
+
 impl Inner {
-    pub(crate) async fn stop(&self) {
+    /// Ends the node within about `budget`.
+    pub(crate) async fn stop(&self, budget: Duration) {
+        let (began, stages) = (Instant::now(), Stages::of(budget));
         self.stopping.cancel();
         let Some((me, raft)) = self.member() else {
             self.stopped.cancel();
             return;
         };
-        self.resign(me.node_id, &raft).await;
-        self.drain().await;
-        if let Err(error) = raft.shutdown().await {
-            tracing::warn!(%error, "Raft did not end cleanly");
+        if timeout_at(began + stages.resigned, self.resign(me.node_id, &raft)).await.is_err() {
+            tracing::warn!(budget = ?stages.resigned, "leadership was not handed over in time: an election finds a leader");
+        }
+        if timeout_at(began + stages.drained, self.drain()).await.is_err() {
+            tracing::warn!(budget = ?stages.drained, "some of what was taken in is not answered in time");
+        }
+        match timeout_at(began + stages.ended, raft.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "Raft did not end cleanly"),
+            Err(_) => {
+                tracing::warn!(budget = ?stages.ended, "Raft did not end in time: its log is closed all the same")
+            }
         }
         self.stopped.cancel();
         let store = self.log.store().clone();

@@ -1,6 +1,7 @@
 //! The type configuration of openraft, and the conversions between its types, the disk's and the wire's. Nothing of
 //! openraft is ever serialised: its types change between releases, ours do not.
 
+use openraft::RaftTypeConfig;
 use openraft::vote::RaftLeaderId;
 use prefixd_proto::node as wire;
 use prefixd_storage::{LogPos, Vote};
@@ -18,6 +19,20 @@ openraft::declare_raft_types!(
         LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>,
         AsyncRuntime = openraft::impls::TokioRuntime,
 );
+
+type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>;
+
+/// A configuration with these types on whatever runtime: the product's, or the simulation's. What is written over it runs
+/// in both.
+pub(crate) trait OurConfig:
+    RaftTypeConfig<D = Proposal, R = Reply, NodeId = u64, Node = MemberNode, Term = u64, LeaderId = LeaderId>
+{
+}
+
+impl<C> OurConfig for C where
+    C: RaftTypeConfig<D = Proposal, R = Reply, NodeId = u64, Node = MemberNode, Term = u64, LeaderId = LeaderId>
+{
+}
 
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub(crate) type RaftVote = openraft::type_config::alias::VoteOf<TypeConfig>;

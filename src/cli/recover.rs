@@ -5,10 +5,12 @@ use super::print;
 use clap::Parser;
 use prefixd_raft::membership::Outlook;
 use prefixd_raft::recover::{Holdings, Survey};
+use prefixd_raft::tls::ClientTls;
 use prefixd_raft::{Peer, StartError};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const LONG_ABOUT: &str = "\
 Makes a cluster of one node, with a new cluster id, of the disk in --data-dir, for the day when most disks of a cluster \
@@ -28,6 +30,15 @@ pub struct Args {
     /// Where to ask for the other members, as name=host:port,…; default: at the addresses that they announced
     #[arg(long, value_name = "NAME=HOST:PORT,…", env = "PREFIXD_PEERS", value_delimiter = ',')]
     peers: Vec<String>,
+    /// Certificate of this node, in PEM, to ask members whose node ports speak mutual TLS: as `prefixd serve` has it
+    #[arg(long, value_name = "FILE", env = "PREFIXD_NODE_TLS_CERT_FILE", requires_all = ["node_tls_key_file", "node_tls_ca_file"])]
+    node_tls_cert_file: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", env = "PREFIXD_NODE_TLS_KEY_FILE", requires = "node_tls_cert_file")]
+    node_tls_key_file: Option<PathBuf>,
+    /// The CA of all nodes
+    #[arg(long, value_name = "FILE", env = "PREFIXD_NODE_TLS_CA_FILE", requires = "node_tls_cert_file")]
+    node_tls_ca_file: Option<PathBuf>,
     /// Do it
     #[arg(long)]
     yes: bool,
@@ -39,16 +50,26 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// What to ask with, if members speak TLS.
+    fn tls(&self) -> Result<Option<ClientTls>, String> {
+        let files = (&self.node_tls_cert_file, &self.node_tls_key_file, &self.node_tls_ca_file);
+        let (Some(cert), Some(key), Some(ca)) = files else { return Ok(None) };
+        let config = crate::tls::dialling(ca, Some((cert, key)))?;
+        Ok(Some(Arc::new(move || config.clone())))
+    }
+}
+
 /// Runs the subcommand: 0 when the disk was recovered, 1 when it was not, 2 for a wrong use.
 pub async fn run(args: Args) -> ExitCode {
-    let peers = match peers(&args.peers) {
-        Ok(peers) => peers,
+    let (peers, tls) = match peers(&args.peers).and_then(|peers| Ok((peers, args.tls()?))) {
+        Ok(both) => both,
         Err(error) => {
             eprintln!("prefixd recover: {error}");
             return ExitCode::from(2);
         }
     };
-    match recover(&args, &peers).await {
+    match recover(&args, &peers, tls).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -58,14 +79,14 @@ pub async fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn recover(args: &Args, peers: &[Peer]) -> Result<bool, String> {
+async fn recover(args: &Args, peers: &[Peer], tls: Option<ClientTls>) -> Result<bool, String> {
     let data_dir = args.data_dir.clone();
     let survey = blocking(move || Survey::open(&data_dir)).await?;
     let held = survey.holdings();
     if !args.json {
         print::line(&describe(&held));
     }
-    let outlook = survey.outlook(&survey.ask(peers).await);
+    let outlook = survey.outlook(&survey.ask(peers, tls).await);
     let (why, may) = match outlook {
         Outlook::Refuse(why) => return Err(why),
         Outlook::Healthy(why) if !args.beside_a_living_cluster => return Err(why),
@@ -153,6 +174,20 @@ mod tests {
         for bad in ["n0", "=a:1", "n0=a"] {
             assert!(peers(&texts(bad)).unwrap_err().contains("is not name=host:port"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_certificate_comes_with_its_key_and_the_ca() {
+        let parsed = |flags: &str| {
+            let flags = flags.split_whitespace();
+            Args::try_parse_from(["recover", "--data-dir=d"].into_iter().chain(flags))
+        };
+        for part in ["--node-tls-cert-file=c --node-tls-key-file=k", "--node-tls-ca-file=a", "--node-tls-key-file=k"] {
+            assert!(parsed(part).is_err(), "{part}");
+        }
+        let args = parsed("--node-tls-cert-file=c --node-tls-key-file=k --node-tls-ca-file=/nowhere/ca").unwrap();
+        assert!(args.tls().err().unwrap().contains("/nowhere/ca"));
+        assert!(parsed("").unwrap().tls().unwrap().is_none());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock, statvfs};
 
 use crate::durable::{parent, remove_durably, sync_dir};
+use crate::failure::{Failure, FailureKind};
 use crate::identity::{Identity, IdentityError, Promise};
 use crate::log::{LogOptions, MARK_FILE_NAME, OpenError, RedbLog, STORE_FILE_NAME, is_unborn_mark};
 use crate::rejoin::Rejoin;
@@ -123,6 +124,19 @@ pub enum DataDirError {
     Log(#[from] OpenError),
 }
 
+impl DataDirError {
+    /// True when all that is wrong is that there is no room.
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            DataDirError::Io { source, .. } | DataDirError::Identity(IdentityError::Io { source, .. }) => {
+                Failure::io("", source).kind == FailureKind::DiskFull
+            }
+            DataDirError::Log(OpenError::Failed(failure)) => failure.kind == FailureKind::DiskFull,
+            _ => false,
+        }
+    }
+}
+
 impl DataDir {
     /// Opens the directory, creating it if need be, and takes it for this process.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
@@ -223,11 +237,15 @@ impl DataDir {
 
     /// Reads the identity and counts its incarnation up, durable on return.
     pub fn load_identity(&self) -> Result<Identity, DataDirError> {
-        let mut identity =
-            Identity::read(&self.identity_path())?.ok_or_else(|| self.wrong_state("no node lives here yet"))?;
+        let mut identity = self.peek_identity()?;
         identity.incarnation += 1;
         identity.write(&self.identity_path())?;
         Ok(identity)
+    }
+
+    /// Reads the identity and changes nothing: for a disk that has no room for a change.
+    pub fn peek_identity(&self) -> Result<Identity, DataDirError> {
+        Identity::read(&self.identity_path())?.ok_or_else(|| self.wrong_state("no node lives here yet"))
     }
 
     /// [`DataDir::load_identity`], and the log that belongs to it; `options` makes the log's options of

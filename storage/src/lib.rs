@@ -22,6 +22,8 @@ pub mod snapshot;
 mod fixture_tests;
 #[cfg(test)]
 mod measure_tests;
+#[cfg(test)]
+mod small_disk;
 
 pub use backup::{BackupEnd, BackupError, BackupHeader, BackupReader, BackupWriter};
 pub use codec::CodecError;

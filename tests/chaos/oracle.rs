@@ -231,7 +231,8 @@ impl Producer {
         }
     }
 
-    fn lookup(&self, chain: u64) -> LookupRouteRequest {
+    /// What asks for a chain.
+    pub fn lookup(&self, chain: u64) -> LookupRouteRequest {
         LookupRouteRequest {
             model_id: "model".into(),
             tenant_id: self.tenant(),

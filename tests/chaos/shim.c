@@ -1,10 +1,14 @@
-/* A library that is loaded before the node's own libc (LD_PRELOAD), for tests alone. It does two things:
+/* A library that is loaded before the node's own libc (LD_PRELOAD), for tests alone. It does three things:
  *
  * Lost writes. Everything that changes a file or a directory below PREFIXD_SHIM_DATA is first written down in
  * PREFIXD_SHIM_JOURNAL so that it can be undone, and crossed out when the file or the directory is fsynced. After a
  * SIGKILL the journal holds exactly what a power loss may take away; tests/chaos/shim.rs takes it away. What is read
  * is always the file itself, as on a running machine. PREFIXD_SHIM_FSYNC=ignored crosses nothing out: an fsync that
  * says yes and does nothing; =ignored:NAME does so for files of that name alone.
+ *
+ * Failed syncs. PREFIXD_SHIM_SYNC_FAILS=NAME:FILE: while FILE is there, the next sync of a file of that name fails with EIO,
+ * once: FILE goes with it. What was not synced is not crossed out, so that it can be taken as a disk takes it that has dropped
+ * the pages.
  *
  * Wrong clocks. The wall clock is off by as many microseconds as the eight bytes in the file PREFIXD_SHIM_CLOCK say, now
  * and whenever they change. The monotonic clock is left alone.
@@ -35,7 +39,7 @@
 #define LOCKS 64
 #define INODES 65536
 
-static char data_dir[PATH_MAX], journal_dir[PATH_MAX], ignored_name[256];
+static char data_dir[PATH_MAX], journal_dir[PATH_MAX], ignored_name[256], failing_name[256], failing_switch[PATH_MAX];
 static size_t data_len;
 static int journals, ignores;
 static const volatile int64_t *clock_offset_us;
@@ -78,6 +82,11 @@ __attribute__((constructor)) static void begin(void) {
     if (mode && strncmp(mode, "ignored", 7) == 0) {
         ignores = 1;
         if (mode[7] == ':') snprintf(ignored_name, sizeof ignored_name, "%s", mode + 8);
+    }
+    const char *fails = getenv("PREFIXD_SHIM_SYNC_FAILS"), *colon = fails ? strchr(fails, ':') : NULL;
+    if (colon) {
+        snprintf(failing_name, sizeof failing_name, "%.*s", (int)(colon - fails), fails);
+        snprintf(failing_switch, sizeof failing_switch, "%s", colon + 1);
     }
     if (clock) {
         int fd = open(clock, O_RDONLY | O_CLOEXEC);
@@ -374,15 +383,22 @@ EXPORT ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size
 
 /* ---- syncing ---- */
 
-static int is_ignored(int fd) {
-    if (!ignores || !ignored_name[0]) return ignores;
+static int is_named(int fd, const char *name) {
     char link[64], path[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path - 1);
     if (n < 0) return 0;
     path[n] = 0;
     const char *slash = strrchr(path, '/');
-    return slash && strcmp(slash + 1, ignored_name) == 0;
+    return slash && strcmp(slash + 1, name) == 0;
+}
+
+static int is_ignored(int fd) { return ignores && (!ignored_name[0] || is_named(fd, ignored_name)); }
+
+/* Whoever takes the switch away is the one that fails. */
+static int is_to_fail(int fd) {
+    REAL(int, unlink, (const char *));
+    return failing_name[0] && is_named(fd, failing_name) && real_unlink(failing_switch) == 0;
 }
 
 static void in_journal(char *to, const char *kind, uint64_t inode) {
@@ -409,6 +425,10 @@ static void sync_dir(uint64_t inode) {
 
 static int synced(int fd, int (*real)(int)) {
     struct stat stat;
+    if (is_to_fail(fd)) {
+        errno = EIO;
+        return -1;
+    }
     if (!journals || fstat(fd, &stat) != 0) return real(fd);
     if (is_ignored(fd)) return 0;
     if (S_ISDIR(stat.st_mode)) {

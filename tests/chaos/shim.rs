@@ -61,6 +61,29 @@ impl Clock {
     }
 }
 
+/// A disk whose next sync of one file fails, when it is told to.
+pub struct FailingSync(PathBuf);
+
+impl FailingSync {
+    /// Under the next processes of this node.
+    pub fn under(node: &mut Node, library: &Path, file: &str) -> Self {
+        let switch = node.dir.with_extension("sync-fails");
+        let value = PathBuf::from(format!("{file}:{}", switch.display()));
+        preload(node, library, "PREFIXD_SHIM_SYNC_FAILS", &value);
+        Self(switch)
+    }
+
+    /// The next sync fails, once.
+    pub fn arm(&self) {
+        File::create(&self.0).unwrap();
+    }
+
+    /// Whether it has.
+    pub fn has_failed(&self) -> bool {
+        !self.0.exists()
+    }
+}
+
 /// A disk that keeps only what was fsynced.
 pub struct ForgetfulDisk {
     data: PathBuf,

@@ -25,10 +25,10 @@ const WORDS: [&str; 14] = [
 ];
 /// Labels that Prometheus gives a target of a ServiceMonitor, and those of histograms.
 const TARGET_LABELS: [&str; 4] = ["namespace", "pod", "job", "le"];
-/// Series that aren't prefixd's.
-const FOREIGN: [&str; 1] = ["up"];
+/// The one series that everything scraped has.
+const SCRAPED: &str = "up";
 /// What must be watched, by a word of the metric that does it.
-const WATCHED: [&str; 10] = [
+const WATCHED: [&str; 11] = [
     "leader_known",
     "leader_changes",
     "fsync_seconds",
@@ -39,6 +39,7 @@ const WATCHED: [&str; 10] = [
     "quorum_margin",
     "clock_skew",
     "certificate_not_after",
+    "last_successful_time",
 ];
 
 fn rules() -> Vec<Value> {
@@ -62,6 +63,19 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
         _ => vec![(name, labels)],
     };
     rows.flat_map(series).collect()
+}
+
+/// The series of others that docs/METRICS.md says are used: their labels, and whose they are.
+fn foreign() -> BTreeMap<String, (BTreeSet<String>, String)> {
+    let page = text("docs/METRICS.md");
+    let lines = page.lines().filter_map(|line| line.strip_prefix("- `kube_").map(|rest| format!("kube_{rest}")));
+    let parsed = lines.map(|line| {
+        let (name, rest) = line.split_once("` (").expect("a name, then whose it is");
+        let (whose, rest) = rest.split_once("; labels ").expect("its labels");
+        let labels = rest.split(')').next().expect("an end").split(", ").map(str::to_owned).collect();
+        (name.to_owned(), (labels, whose.to_owned()))
+    });
+    parsed.collect()
 }
 
 #[derive(Debug, PartialEq)]
@@ -131,8 +145,9 @@ fn nesting(tokens: &[Token]) -> Result<Vec<String>, String> {
     if open.is_empty() { Ok(before) } else { Err(format!("{open} stays open")) }
 }
 
-/// What is wrong with an expression.
+/// What is wrong with an expression. A series of others counts where METRICS.md names its owner.
 fn faults(expression: &str, documented: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let foreign = foreign();
     let judged = tokens(expression).and_then(|tokens| nesting(&tokens).map(|open| (tokens, open)));
     let (tokens, open) = match judged {
         Ok(judged) => judged,
@@ -151,7 +166,7 @@ fn faults(expression: &str, documented: &BTreeMap<String, BTreeSet<String>>) -> 
         };
         if open[n].ends_with('{') || (open[n].ends_with('(') && after_by()) {
             labels.push(name.clone());
-        } else if documented.contains_key(name) || FOREIGN.contains(&name.as_str()) {
+        } else if documented.contains_key(name) || foreign.contains_key(name) || name == SCRAPED {
             metrics.push(name.clone());
         } else if !WORDS.contains(&name.as_str()) {
             wrong.push(format!("{name} is neither a metric in docs/METRICS.md nor a known word of PromQL"));
@@ -160,7 +175,9 @@ fn faults(expression: &str, documented: &BTreeMap<String, BTreeSet<String>>) -> 
     if metrics.is_empty() {
         wrong.push("no metric is asked for".into());
     }
-    let own: BTreeSet<_> = metrics.iter().filter_map(|metric| documented.get(metric)).flatten().collect();
+    let of_others = metrics.iter().filter_map(|metric| foreign.get(metric)).flat_map(|(labels, _)| labels);
+    let own: BTreeSet<_> =
+        metrics.iter().filter_map(|metric| documented.get(metric)).flatten().chain(of_others).collect();
     let strange = labels.iter().filter(|label| !TARGET_LABELS.contains(&label.as_str()) && !own.contains(label));
     wrong.extend(strange.map(|label| format!("none of its metrics has the label {label}")));
     wrong
@@ -176,7 +193,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_alert_asks_for_metrics_that_there_are_and_says_what_to_do() {
-    let (rules, documented) = (rules(), documented());
+    let (rules, documented, foreign) = (rules(), documented(), foreign());
     let anchors = anchors(&text("deploy/statefulset/README.md"));
     let mut wrong = Vec::new();
     for rule in &rules {
@@ -193,11 +210,24 @@ fn every_alert_asks_for_metrics_that_there_are_and_says_what_to_do() {
                 fault(format!("{annotation} says nothing"));
             }
         }
+        // Who reads an alert must know that it hangs on somebody else's exporter.
+        for (name, (_, whose)) in &foreign {
+            if expression.contains(name.as_str()) && !word("annotations/description").contains(whose.as_str()) {
+                fault(format!("its description doesn't say that {name} is {whose}'s"));
+            }
+        }
         let place = word("annotations/runbook_url").strip_prefix("deploy/statefulset/README.md#");
         if !place.is_some_and(|anchor| anchors.contains(anchor)) {
             fault(format!("{:?} is no place in the runbook", word("annotations/runbook_url")));
         }
     }
+    let own: Vec<_> =
+        foreign.keys().filter(|name| documented.contains_key(*name) || name.starts_with("prefixd")).collect();
+    assert!(!foreign.is_empty() && own.is_empty(), "others' series are told apart from prefixd's: {own:?}");
+    let unused = foreign
+        .keys()
+        .filter(|name| !rules.iter().any(|rule| rule["expr"].as_str().is_some_and(|e| e.contains(name.as_str()))));
+    wrong.extend(unused.map(|name| format!("no alert asks for {name}, which METRICS.md says is used")));
     let watched = |word: &&str| rules.iter().any(|rule| rule["expr"].as_str().is_some_and(|e| e.contains(*word)));
     wrong.extend(WATCHED.iter().filter(|word| !watched(word)).map(|word| format!("nothing watches {word}")));
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -216,6 +246,9 @@ fn a_wrong_expression_is_found() {
         ("sum by (tenant) (prefixd_ready)", Some("label tenant")),
         ("prefixd_storage_fsync_seconds > 1", Some("is neither")),
         ("time() > 1", Some("no metric")),
+        ("time() - kube_cronjob_created{cronjob=\"a\"} > 1", None),
+        ("kube_cronjob_created{container=\"a\"} > 1", Some("label container")),
+        ("kube_pod_info > 1", Some("is neither")),
         ("prefixd_ready = 0 ; 1", Some("no PromQL")),
     ];
     for (expression, wanted) in cases {

@@ -181,7 +181,7 @@ fn every_step_of_the_runbook_is_tried() {
 /// Certificates that stand for the secrets, in a folder.
 fn certificates(folder: &std::path::Path) {
     let key = rcgen::generate_simple_self_signed(vec!["prefixd-0.prefixd-nodes".to_owned()]).expect("a certificate");
-    for port in ["node", "grpc"] {
+    for port in ["node", "grpc", "controller"] {
         let folder = folder.join(port);
         std::fs::create_dir_all(&folder).expect("a folder");
         for (name, content) in
@@ -189,6 +189,10 @@ fn certificates(folder: &std::path::Path) {
         {
             std::fs::write(folder.join(name), content).expect("a file");
         }
+    }
+    for audience in ["policy-tokens", "controller-tokens"] {
+        let token = format!("{audience}-of-a-test-0123456789abcdef\n");
+        std::fs::write(folder.join("controller").join(audience), token).expect("a file");
     }
 }
 
@@ -216,7 +220,7 @@ pub(super) fn checked(documents: &[Value]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_settings_of_each_overlay_are_accepted() {
-    for (overlay, tls) in [("dev", false), ("production", false), ("tls", true)] {
+    for (overlay, tls) in [("dev", false), ("production", false), ("tls", true), ("controller", true)] {
         let documents = documents(&text(&format!("deploy/statefulset/rendered/{overlay}.yaml")));
         let settings = checked(&documents);
         let port = |key: &str| settings[key].rsplit(':').next().map(str::to_owned).expect("a port");
@@ -225,7 +229,8 @@ fn the_settings_of_each_overlay_are_accepted() {
             let declared = declared.iter().find(|port| port["name"] == name).expect("a port");
             assert_eq!(declared["containerPort"].to_string(), port(key), "{overlay}: {name}");
         }
-        assert!(settings["internal_addr"].starts_with("127.0.0.1:"), "{overlay}: {settings:?}");
+        let is_open = !settings["internal_addr"].starts_with("127.0.0.1:");
+        assert_eq!(is_open, overlay == "controller", "{overlay}: {settings:?}");
         assert_eq!(settings.contains_key("tls_client_ca_file"), tls, "{overlay}");
         assert_eq!(settings["insecure_disable_auth"], (overlay == "dev").to_string(), "{overlay}");
     }

@@ -54,7 +54,7 @@ fn no_pod_may_do_more_than_it_must() {
 
 #[test]
 fn a_pod_has_the_time_that_its_node_takes_to_stop() {
-    for overlay in ["dev", "production", "tls"] {
+    for overlay in ["dev", "production", "tls", "controller"] {
         let documents = rendered(overlay);
         let pod = at(of_kind(&documents, "StatefulSet")[0], "spec/template/spec");
         let pause = at(pod, "containers/0/lifecycle/preStop/sleep/seconds").as_u64().expect("a pause before SIGTERM");
@@ -69,7 +69,7 @@ fn a_pod_has_the_time_that_its_node_takes_to_stop() {
 
 #[test]
 fn services_peers_certificates_and_policies_speak_of_the_same_pods() {
-    for overlay in ["dev", "production", "tls"] {
+    for overlay in ["dev", "production", "tls", "controller"] {
         let documents = rendered(overlay);
         let set = of_kind(&documents, "StatefulSet")[0];
         let labels = at(set, "spec/template/metadata/labels").as_object().expect("labels");
@@ -106,6 +106,36 @@ fn services_peers_certificates_and_policies_speak_of_the_same_pods() {
     }
 }
 
+#[test]
+fn the_controllers_port_is_open_to_one_namespace_and_to_nobody_without_a_token() {
+    let before = rendered("tls");
+    let documents = rendered("controller");
+    let names = |documents: &[Value]| documents.iter().map(named).collect::<BTreeSet<_>>();
+    // The settings' name has a digest of them in it.
+    let settings = |name: &String| !name.contains("prefixd-settings");
+    let added: Vec<String> = names(&documents).difference(&names(&before)).filter(|n| settings(n)).cloned().collect();
+    assert_eq!(added.len(), 1, "{added:?}");
+    let policy = documents.iter().find(|document| named(document) == added[0]).expect("what was added");
+    assert_eq!(
+        (&policy["kind"], at(policy, "spec/ingress").as_array().map(Vec::len)),
+        (&"NetworkPolicy".into(), Some(1))
+    );
+    let from = items(at(policy, "spec/ingress/0/from"));
+    let chosen = serde_json::json!({"kubernetes.io/metadata.name": "inference-system"});
+    assert_eq!((from.len(), at(&from[0], "namespaceSelector/matchLabels")), (1, &chosen));
+    assert_eq!(*at(policy, "spec/ingress/0/ports"), serde_json::json!([{"port": 8081, "protocol": "TCP"}]));
+    for documents in [&before, &documents] {
+        for port in of_kind(documents, "Service").into_iter().flat_map(|service| items(at(service, "spec/ports"))) {
+            assert_ne!(port["port"], 8081, "a Service leads to it");
+        }
+    }
+    let settings = commands::checked(&documents);
+    for key in ["internal_tls_cert_file", "internal_tls_key_file", "policy_token_file", "controller_token_file"] {
+        assert!(settings.contains_key(key), "{key} is unset: {settings:?}");
+    }
+    assert_eq!(settings["insecure_disable_auth"], "false");
+}
+
 /// The peer list names each replica, by the name that its Service gives it and its certificate has.
 fn peers_are_the_pods(overlay: &str, documents: &[Value], set: &Value, headless: &str) {
     let peers = at(of_kind(documents, "ConfigMap")[0], "data/PREFIXD_PEERS").as_str().expect("peers").to_owned();
@@ -121,7 +151,7 @@ fn peers_are_the_pods(overlay: &str, documents: &[Value], set: &Value, headless:
         let usages = at(node, "spec/usages");
         assert!(items(usages).contains(&"server auth".into()) && items(usages).contains(&"client auth".into()));
     }
-    assert_eq!(certificates.is_empty(), overlay != "tls");
+    assert_eq!(certificates.is_empty(), !["tls", "controller"].contains(&overlay));
 }
 
 /// The paths of a manifest's targets of one kind.

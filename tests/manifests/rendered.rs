@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 
 /// What is rendered, by the name of its file.
-pub(super) const PATHS: [&str; 5] = ["dev", "production", "tls", "restore", "recover"];
+pub(super) const PATHS: [&str; 6] = ["dev", "production", "tls", "controller", "restore", "recover"];
 
 /// The folder that is rendered into a file.
 fn source(name: &str) -> String {

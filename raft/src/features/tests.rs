@@ -98,7 +98,8 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
     let member = wire::Member { node_id: 99, name: "n2".into(), ..Default::default() };
     let cluster_id = nodes[0].cluster_id().unwrap().to_be_bytes().to_vec().into();
     let leader = nodes.iter().find(|node| node.leads()).unwrap();
-    let request = wire::JoinRequest { member: Some(member), feature_max: 1, cluster_id, promotion: false };
+    let request =
+        wire::JoinRequest { member: Some(member), feature_max: 1, cluster_id, promotion: false, moved: false };
     let answer = leader.inner.answer_join(request).await;
     assert!(answer.reason.contains("feature level 2, the joining release reads up to 1"), "{answer:?}");
     // It holds its disk until it is dropped.

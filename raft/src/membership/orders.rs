@@ -105,7 +105,9 @@ pub fn obey(roster: &Roster<'_>, order: &Order) -> Decision {
         decision,
         Decision::AddLearner(_) | Decision::RemoveVoter(_) | Decision::RemoveLearner(_) | Decision::Promote { .. }
     );
-    match roster.changing && changes {
+    // What is so by a change that isn't committed may still come to nothing: whoever asks again must not be told that it is.
+    let claims = matches!(decision, Decision::Nothing(_)) && !matches!(order, Order::HandOver(_));
+    match roster.changing && (changes || claims) {
         true => Decision::Busy("another change of the membership is under way".into()),
         false => decision,
     }

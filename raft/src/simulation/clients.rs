@@ -63,7 +63,7 @@ fn deed() -> Deed {
 }
 
 /// Any node that lives.
-fn pick(world: &World) -> Option<Arc<Member>> {
+pub(super) fn pick(world: &World) -> Option<Arc<Member>> {
     let members = world.members();
     if members.is_empty() {
         return None;

@@ -1,6 +1,7 @@
 //! A disk that loses what isn't synced. Changes are seen at once and become durable in their order, a group at a time;
 //! a crash keeps some first few of those that wait, the last of them perhaps in part. Snapshots are there whole or not
-//! at all. What is promised of a log is what the storage crate's `LogStore` promises; this must not promise more.
+//! at all. What is promised of a log is what the storage crate's `LogStore` promises; this must not promise more. A disk
+//! may be full, fail a sync, or fail a read: the log then ends, as `RedbLog` does, and is opened anew or not at all.
 
 use super::executor;
 use super::world::{Invariant, Plant, World};
@@ -8,6 +9,7 @@ use prefixd_storage::{LogPos, LogRecord, SnapshotManifest, Vote};
 use rand::RngExt;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -78,10 +80,44 @@ pub(super) enum Change {
     Purge(LogPos),
 }
 
-type Done = Box<dyn FnOnce() + Send>;
+impl Change {
+    fn records(&self) -> &[LogRecord] {
+        match self {
+            Change::Append(records) => records,
+            Change::Vote(_) | Change::Truncate(_) | Change::Purge(_) => &[],
+        }
+    }
+}
+
+type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
+
+/// What became of a log that ended.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// There was no room: it can be opened anew when there is.
+    Full,
+    /// A sync or a read failed: the process has to end.
+    Broken,
+}
+
+fn error(failed: Failed) -> io::Error {
+    match failed {
+        Failed::Full => io::ErrorKind::StorageFull.into(),
+        Failed::Broken => io::Error::other("the disk failed"),
+    }
+}
 
 #[derive(Default)]
 struct Held {
+    is_full: bool,
+    /// The next sync fails, or the next read.
+    fails_sync: bool,
+    fails_read: bool,
+    failed: Option<Failed>,
+    /// How often the log was opened: who uses an earlier opening is refused.
+    opening: u64,
+    /// What was appended to the log that ended and never reported durable.
+    unsaved: Vec<LogRecord>,
     durable: Content,
     seen: Content,
     waiting: VecDeque<(Change, Option<Done>)>,
@@ -92,7 +128,7 @@ struct Held {
 
 /// The disk of one node; it outlives the node.
 pub(super) struct Disk {
-    node: u64,
+    pub(super) node: u64,
     held: Mutex<Held>,
     work: Notify,
 }
@@ -123,9 +159,13 @@ impl Disk {
         logged || purged || held.generations.iter().any(|taken| taken.last() >= pos.index)
     }
 
-    pub(super) fn read(&self, range: Range<u64>, max_bytes: usize) -> Vec<LogRecord> {
+    pub(super) fn read(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<LogRecord>> {
         let mut bytes = 0;
-        let held = self.held();
+        let mut held = self.held();
+        if std::mem::take(&mut held.fails_read) {
+            held.failed = Some(Failed::Broken);
+            return Err(error(Failed::Broken));
+        }
         let mut records = Vec::new();
         for record in held.seen.records.range(range).map(|(_, record)| record) {
             records.push(record.clone());
@@ -134,12 +174,19 @@ impl Disk {
                 break;
             }
         }
-        records
+        Ok(records)
     }
 
-    /// Makes a change that is seen at once; `done` is called when it is durable.
-    pub(super) fn write(&self, world: &World, change: Change, done: Done) {
+    /// Makes a change that is seen at once; `done` is called when it is durable, or when the log has ended. An error: it
+    /// was not made.
+    pub(super) fn write(&self, world: &World, opening: u64, change: Change, done: Done) -> io::Result<()> {
         let mut held = self.held();
+        if let Some(failed) = held.failed {
+            return Err(error(failed));
+        }
+        if held.opening != opening {
+            return Err(io::Error::other("this log was given up"));
+        }
         let removed = held.seen.change(&change);
         let detail = held.seen.last().map_or((0, 0), |pos| (pos.term, pos.index));
         match &change {
@@ -156,16 +203,17 @@ impl Disk {
         if early {
             held.waiting.push_back((change, None));
             drop(held);
-            done();
+            done(Ok(()));
         } else {
             held.waiting.push_back((change, Some(done)));
             drop(held);
         }
         self.work.notify_one();
+        Ok(())
     }
 
     /// Makes a change and waits until it is durable.
-    pub(super) async fn write_through(&self, world: &World, change: Change) {
+    pub(super) async fn write_through(&self, world: &World, opening: u64, change: Change) -> io::Result<()> {
         if let Change::Vote(vote) = change {
             let last = self.held().promised_vote;
             let rises = last.is_none_or(|last| rank(&last) <= rank(&vote)) || !world.plan.sees_disks;
@@ -174,7 +222,7 @@ impl Disk {
                 let mut held = self.held();
                 held.seen.vote = Some(vote);
                 held.promised_vote = Some(vote);
-                return;
+                return Ok(());
             }
         }
         let vote = match &change {
@@ -182,12 +230,13 @@ impl Disk {
             _ => None,
         };
         let (send, receive) = oneshot::channel();
-        self.write(world, change, Box::new(move || send.send(()).unwrap_or_default()));
+        self.write(world, opening, change, Box::new(move |synced| drop(send.send(synced))))?;
         // A disk that is gone took the caller with it.
-        let _synced = receive.await;
+        receive.await.unwrap_or(Ok(()))?;
         if vote.is_some() {
             self.held().promised_vote = vote;
         }
+        Ok(())
     }
 
     /// Notes what is committed; durable with the next change.
@@ -204,20 +253,95 @@ impl Disk {
                 continue;
             }
             self.sync(&world).await;
+            if let Some(failed) = self.fails(&world) {
+                self.end_log(&world, failed);
+                continue;
+            }
             let done: Vec<Done> = {
                 let mut held = self.held();
-                held.durable.committed = held.seen.committed;
+                let count = count.min(held.waiting.len());
                 let group: Vec<_> = held.waiting.drain(..count).collect();
-                group
-                    .into_iter()
-                    .filter_map(|(change, done)| {
-                        held.durable.change(&change);
-                        done
-                    })
-                    .collect()
+                group.iter().for_each(|(change, _)| _ = held.durable.change(change));
+                // Never beyond what is written.
+                if held.seen.committed.map(|pos| pos.index) <= held.durable.last().map(|pos| pos.index) {
+                    held.durable.committed = held.seen.committed;
+                }
+                group.into_iter().filter_map(|(_, done)| done).collect()
             };
-            done.into_iter().for_each(|done| done());
+            done.into_iter().for_each(|done| done(Ok(())));
         }
+    }
+
+    /// How the sync that has just been made went, if not well.
+    fn fails(&self, world: &World) -> Option<Failed> {
+        let mut held = self.held();
+        if !std::mem::take(&mut held.fails_sync) {
+            return held.is_full.then_some(Failed::Full);
+        }
+        if world.plan.plant != Plant::FailedSyncForgotten {
+            return Some(Failed::Broken);
+        }
+        // The planted bug: it is tried again, and says ok without what the first one lost.
+        let done: Vec<_> = held.waiting.drain(..).filter_map(|(_, done)| done).collect();
+        drop(held);
+        done.into_iter().for_each(|done| done(Ok(())));
+        None
+    }
+
+    /// The log ends: all that wait are told, what waits may be on the disk or not, and nothing is tried again.
+    fn end_log(&self, world: &World, failed: Failed) {
+        world.count(if failed == Failed::Full { "disk full" } else { "failed sync" }, self.node, (0, 0));
+        let mut held = self.held();
+        held.failed = Some(failed);
+        held.unsaved = held.waiting.iter().flat_map(|(change, _)| change.records()).cloned().collect();
+        let done: Vec<_> = self.keep_some(world, &mut held).into_iter().filter_map(|(_, done)| done).collect();
+        drop(held);
+        done.into_iter().for_each(|done| done(Err(error(failed))));
+    }
+
+    /// How the log has ended, if it has.
+    pub(super) fn failed(&self) -> Option<Failed> {
+        self.held().failed
+    }
+
+    /// The number of the present opening.
+    pub(super) fn opening(&self) -> u64 {
+        self.held().opening
+    }
+
+    /// No room from now on, or room again.
+    pub(super) fn set_full(&self, is_full: bool) {
+        self.held().is_full = is_full;
+    }
+
+    /// Lets the next sync fail.
+    pub(super) fn fail_sync(&self) {
+        self.held().fails_sync = true;
+    }
+
+    /// Lets the next read fail.
+    pub(super) fn fail_read(&self) {
+        self.held().fails_read = true;
+    }
+
+    /// Opens a log anew that ended for want of room; gives what was appended and never reported durable. `None`: there is
+    /// no room yet.
+    pub(super) fn reopen(&self) -> Option<Vec<LogRecord>> {
+        let mut held = self.held();
+        if held.is_full {
+            return None;
+        }
+        held.seen = held.durable.clone();
+        held.failed = None;
+        held.opening += 1;
+        Some(std::mem::take(&mut held.unsaved))
+    }
+
+    /// Brings the log up to what was applied, durably and at once: before anybody uses the one that was opened anew.
+    pub(super) fn change_at_once(&self, change: Change) {
+        let mut held = self.held();
+        held.seen.change(&change);
+        held.durable.change(&change);
     }
 
     /// The time that one sync takes.
@@ -235,12 +359,17 @@ impl Disk {
     }
 
     /// Makes a snapshot one of the generations, durably.
-    pub(super) async fn publish(&self, world: &World, taken: Arc<Taken>) {
+    pub(super) async fn publish(&self, world: &World, taken: Arc<Taken>) -> io::Result<()> {
         self.sync(world).await;
         let mut held = self.held();
+        if held.is_full {
+            world.count("snapshot without room", self.node, (taken.last(), 0));
+            return Err(error(Failed::Full));
+        }
         held.generations.push(taken);
         held.generations.sort_by_key(|taken| Reverse(taken.last()));
         held.generations.truncate(KEPT_GENERATIONS);
+        Ok(())
     }
 
     /// The generations, the latest first.
@@ -248,9 +377,19 @@ impl Disk {
         self.held().generations.clone()
     }
 
-    /// The power goes: what wasn't synced is lost, or some of it.
+    /// The power goes, or the process ends after its disk failed: what wasn't synced is lost, or some of it.
     pub(super) fn lose(&self, world: &World) {
         let mut held = self.held();
+        let lost = self.keep_some(world, &mut held);
+        drop(lost);
+        held.seen = held.durable.clone();
+        held.opening += 1;
+        (held.stalled_until, held.unsaved) = (Duration::ZERO, Vec::new());
+        (held.is_full, held.fails_sync, held.fails_read, held.failed) = (false, false, false, None);
+    }
+
+    /// Makes some first few of the changes that wait durable, the last of them perhaps in part; gives all of them.
+    fn keep_some(&self, world: &World, held: &mut Held) -> Vec<(Change, Option<Done>)> {
         let waiting: Vec<_> = held.waiting.drain(..).collect();
         let kept = executor::chance(|rng| rng.random_range(0..=waiting.len()));
         for (at, (change, _)) in waiting.iter().enumerate() {
@@ -269,8 +408,7 @@ impl Disk {
         if kept < waiting.len() {
             world.count("unsynced write lost", self.node, ((waiting.len() - kept) as u64, 0));
         }
-        held.seen = held.durable.clone();
-        held.stalled_until = Duration::ZERO;
+        waiting
     }
 
     /// What is found at a start must be what was promised.

@@ -18,11 +18,13 @@ use std::sync::Arc;
 pub(super) struct SimLog {
     pub(super) disk: Arc<Disk>,
     pub(super) world: Arc<World>,
+    /// The opening of the log that this is; an ended Raft keeps the one that failed.
+    pub(super) opening: u64,
 }
 
 impl SimLog {
     fn entries(&self, start: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        self.disk.read(start..end.max(start), max_bytes).into_iter().map(record::from_record).collect()
+        self.disk.read(start..end.max(start), max_bytes)?.into_iter().map(record::from_record).collect()
     }
 }
 
@@ -66,8 +68,7 @@ impl RaftLogStorage<SimConfig> for SimLog {
     }
 
     async fn save_vote(&mut self, vote: &RaftVote) -> Result<(), io::Error> {
-        self.disk.write_through(&self.world, Change::Vote(stored_vote(vote))).await;
-        Ok(())
+        self.disk.write_through(&self.world, self.opening, Change::Vote(stored_vote(vote))).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
@@ -94,17 +95,15 @@ impl RaftLogStorage<SimConfig> for SimLog {
                 format!("a record {:?} is appended after {last:?}", first.pos)
             });
         }
-        self.disk.write(&self.world, Change::Append(records), Box::new(move || callback.io_completed(Ok(()))));
-        Ok(())
+        let done = Box::new(move |synced| callback.io_completed(synced));
+        self.disk.write(&self.world, self.opening, Change::Append(records), done)
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
-        self.disk.write_through(&self.world, Change::Truncate(last.map(|id| id.index()))).await;
-        Ok(())
+        self.disk.write_through(&self.world, self.opening, Change::Truncate(last.map(|id| id.index()))).await
     }
 
     async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
-        self.disk.write_through(&self.world, Change::Purge(log_pos(&upto))).await;
-        Ok(())
+        self.disk.write_through(&self.world, self.opening, Change::Purge(log_pos(&upto))).await
     }
 }

@@ -22,6 +22,8 @@ use std::time::Duration;
 pub(super) const CLUSTER: u128 = 0xC1;
 /// Entries that one slice of a snapshot walks.
 const SLICE_ENTRIES: usize = 3;
+/// After a snapshot that could not be written.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Entries that may change under a snapshot in the making.
 const PREIMAGE_ENTRIES: usize = 16;
 
@@ -107,7 +109,7 @@ impl RaftStateMachine<SimConfig> for SimMachine {
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, taken: Arc<Taken>) -> Result<(), io::Error> {
         let start = start_from(&taken, self.hash_seed)?;
         if !self.disk.generations().first().is_some_and(|latest| Arc::ptr_eq(latest, &taken)) {
-            self.disk.publish(&self.world, taken.clone()).await;
+            self.disk.publish(&self.world, taken.clone()).await?;
         }
         self.core.install(start).await?;
         self.world.count("snapshot installed", self.node, (taken.last(), 0));
@@ -160,9 +162,12 @@ impl RaftSnapshotBuilder<SimConfig> for SimBuilder {
                 Some(begun) => begun?,
                 None => self.machine.core.begin_cut(preimage_entries).await?,
             };
-            let records = self.records(&begun).await?;
+            let records = self.records(&begun).await;
             self.machine.core.end_cut(&begun).await;
-            let Some(records) = records else {
+            if self.machine.core.life.is_cancelled() {
+                return Err(io::Error::other("this Raft has ended"));
+            }
+            let Some(records) = records? else {
                 world.count("snapshot overtaken", node, (0, 0));
                 preimage_entries *= 2;
                 continue;
@@ -170,7 +175,11 @@ impl RaftSnapshotBuilder<SimConfig> for SimBuilder {
             let manifest = generation::manifest(CLUSTER, &begun, records.len() as u64)?;
             let taken = Arc::new(Taken { manifest, records });
             generation::check(taken.records(), begun.digest)?;
-            self.machine.disk.publish(&world, taken.clone()).await;
+            if self.machine.disk.publish(&world, taken.clone()).await.is_err() {
+                // The log is whole, so the node goes on and tries again.
+                executor::sleep(RETRY_PAUSE).await;
+                continue;
+            }
             world.count("snapshot taken", node, (taken.last(), 0));
             return self.machine.snapshot(taken);
         }

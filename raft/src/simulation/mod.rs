@@ -2,7 +2,8 @@
 //! lose what isn't synced, a network that loses and delays, and clocks that are wrong.
 //!
 //! [`executor`] is time and chance, [`runtime`] what Raft sees of them; [`disk`], [`network`] and [`node`] are what is
-//! simulated, [`clients`] and [`faults`] what happens, [`truth`] what must hold, [`run`] one seed, `tests` all of them.
+//! simulated, with [`reopening`] for disks that were full; [`clients`], [`governor`], [`members`] and [`faults`] are what
+//! happens, [`truth`] and [`limits`] what must hold, [`run`] is one seed, `tests` all of them.
 //! One seed is one history: a failure names it, and `PREFIXD_SIM_SEED` shows it again. docs/SIMULATION.md says what is
 //! covered and what isn't. Nothing in here may ask the real clock, a real disk or a random number that the seed doesn't
 //! decide.
@@ -12,10 +13,15 @@ mod clients;
 mod disk;
 mod executor;
 mod faults;
+mod governor;
+mod limits;
 mod log;
 mod machine;
+mod members;
 mod network;
 mod node;
+mod places;
+mod reopening;
 mod run;
 mod runtime;
 mod tests;

@@ -143,8 +143,8 @@ impl SimLink {
                 let mut rpc = VoteRequest::new(vote_from_wire(Some(vote)).unwrap(), pos_from_wire(last));
                 rpc.leadership_transfer = transfer;
                 match is_pre_vote {
-                    true => target.raft.pre_vote(rpc).await,
-                    false => target.raft.vote(rpc).await,
+                    true => target.raft().pre_vote(rpc).await,
+                    false => target.raft().vote(rpc).await,
                 }
             })
             .await?;
@@ -179,7 +179,7 @@ impl RaftNetworkV2<SimConfig> for SimLink {
                     entries,
                     leader_commit: pos_from_wire(commit),
                 };
-                target.raft.append_entries(rpc).await
+                target.raft().append_entries(rpc).await
             })
             .await?;
         Ok(answer)
@@ -221,7 +221,7 @@ impl RaftNetworkV2<SimConfig> for SimLink {
         option: RPCOption,
     ) -> Answer<TransferLeaderResponse<SimConfig>> {
         let answer = self
-            .call(option.soft_ttl(), move |target| async move { target.raft.handle_transfer_leader(rpc).await })
+            .call(option.soft_ttl(), move |target| async move { target.raft().handle_transfer_leader(rpc).await })
             .await?;
         Ok(answer)
     }
@@ -232,8 +232,8 @@ async fn receive(target: &Member, vote: &RaftVote, taken: &Taken) -> Result<Snap
     assert_eq!(taken.manifest.cluster_id, CLUSTER);
     generation::check(taken.records(), taken.manifest.digest).map_err(|e| e.to_string())?;
     let own = Arc::new(Taken { manifest: taken.manifest.clone(), records: taken.records.clone() });
-    target.disk.publish(&target.world, own.clone()).await;
+    target.disk.publish(&target.world, own.clone()).await.map_err(|e| e.to_string())?;
     let meta = generation::meta(&own.manifest).map_err(|e| e.to_string())?;
     let snapshot = openraft::Snapshot { meta, snapshot: own };
-    target.raft.install_full_snapshot(*vote, snapshot).await.map_err(|e| e.to_string())
+    target.raft().install_full_snapshot(*vote, snapshot).await.map_err(|e| e.to_string())
 }

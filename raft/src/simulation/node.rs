@@ -2,17 +2,21 @@
 //! its drivers. It ends when its group does.
 
 use super::SimConfig;
-use super::disk::Disk;
+use super::disk::{Disk, Failed};
 use super::executor;
+use super::faults;
 use super::log::SimLog;
 use super::machine::{SimMachine, start_from};
+use super::members;
 use super::network::{SimNetwork, call};
+use super::places;
+use super::reopening;
 use super::world::{Invariant, Plant, World};
 use crate::ambient::Ambient;
 use crate::core::{Core, Published, Start};
 use crate::face::{SubmitError, Timing};
 use crate::lanes::{Carrier, LaneLimits, Lanes};
-use crate::life;
+use crate::life::{self, LifeEnd};
 use crate::membership::median_wall_us;
 use crate::proposer::{self, Done, Leadership, Outcome, Proposer, Refusal};
 use crate::record;
@@ -26,12 +30,13 @@ use prefixd_index::command::{Audit, ClusterMeta, Command};
 use rand::RngExt;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-type Raft = openraft::Raft<SimConfig, SimMachine>;
+pub(super) type Raft = openraft::Raft<SimConfig, SimMachine>;
 
 /// Between looks at what is due.
 const TICK: Duration = Duration::from_millis(150);
@@ -45,16 +50,22 @@ pub(super) struct Member {
     pub(super) group: u32,
     pub(super) world: Arc<World>,
     pub(super) disk: Arc<Disk>,
-    pub(super) raft: Raft,
     pub(super) core: Core,
     pub(super) lanes: OnceLock<Lanes>,
     pub(super) receiving: tokio::sync::Mutex<()>,
+    /// One membership change is under way at a time.
+    pub(super) changing: Arc<tokio::sync::Mutex<()>>,
+    /// From the end of a log on a full disk until Raft has begun anew.
+    pub(super) is_reopening: AtomicBool,
+    raft: Mutex<Raft>,
+    life: Mutex<LifeEnd>,
+    hash_seed: u64,
     proposer: Proposer,
     stamps: Stamps,
 }
 
 /// The paces of a simulated node: a third of a real one's.
-fn timing() -> Timing {
+pub(super) fn timing() -> Timing {
     Timing {
         heartbeat: Duration::from_millis(110),
         election_min: Duration::from_millis(300),
@@ -64,14 +75,21 @@ fn timing() -> Timing {
     }
 }
 
-/// Starts a node on its disk.
+/// Starts a node on its disk, unless it runs.
 pub(super) fn start(world: &Arc<World>, id: u64) {
+    if world.has_power(id) {
+        return;
+    }
     let group = world.new_group();
     world.set_group(id, Some(group));
     world.note("start", id, (u64::from(group), 0));
     let booting = world.clone();
     executor::spawn_in(group, async move {
         if let Err(why) = boot(&booting, id, group).await {
+            // A disk that can't be read ends the process, and the next start may succeed.
+            if booting.disk(id).failed() == Some(Failed::Broken) {
+                return gives_up(&booting, id, group);
+            }
             booting.broke(Invariant::Alive, format!("node {id} does not start: {why}"));
         }
     });
@@ -88,8 +106,9 @@ pub(super) fn crash(world: &World, id: u64) {
 }
 
 async fn boot(world: &Arc<World>, id: u64, group: u32) -> Result<(), String> {
-    let disk = world.disk(id).clone();
+    let disk = world.disk(id);
     disk.check(world);
+    members::ask_in(world, id).await;
     let hash_seed = executor::chance(|rng| rng.random());
     let start = match disk.generations().first() {
         Some(taken) => start_from(taken, hash_seed).map_err(|e| e.to_string())?,
@@ -101,33 +120,74 @@ async fn boot(world: &Arc<World>, id: u64, group: u32) -> Result<(), String> {
     let (core, worker) = Core::prepare(start, Box::new(world.mono(id)));
     executor::spawn(worker.run_as_task());
     executor::spawn(disk.clone().serve(world.clone()));
-    let config = openraft::Config { max_payload_entries: 6, replication_lag_threshold: 12, ..life::config(&timing()) };
-    let config = Arc::new(config.validate().map_err(|e| e.to_string())?);
-    let network = SimNetwork { from: id, world: world.clone() };
-    let log = SimLog { disk: disk.clone(), world: world.clone() };
-    let machine = SimMachine { node: id, core: core.clone(), disk: disk.clone(), world: world.clone(), hash_seed };
-    let raft = Raft::new(id, config, network, log, machine).await.map_err(|e| e.to_string())?;
+    let (raft, life) = begin(world, (id, hash_seed), &disk, &core).await?;
     let (proposer, task) = Proposer::new(2_000, 1 << 20);
-    let (lanes, receiving, stamps) = (OnceLock::new(), tokio::sync::Mutex::default(), Stamps::default());
-    let member =
-        Arc::new(Member { id, group, world: world.clone(), disk, raft, core, lanes, receiving, proposer, stamps });
+    let member = Arc::new(Member {
+        id,
+        group,
+        world: world.clone(),
+        disk,
+        core,
+        lanes: OnceLock::new(),
+        receiving: tokio::sync::Mutex::default(),
+        changing: Arc::default(),
+        is_reopening: AtomicBool::new(false),
+        raft: Mutex::new(raft),
+        life: Mutex::new(life),
+        hash_seed,
+        proposer,
+        stamps: Stamps::default(),
+    });
     executor::spawn(task.run(member.clone()));
     let limits = LaneLimits { batch_bytes: 1_000, queue_bytes: 1 << 20, timeout: PROPOSE_TIMEOUT };
     let session = || executor::chance(|rng| rng.random());
     let lanes = Lanes::start(member.clone(), limits, session, &CancellationToken::new());
     assert!(member.lanes.set(lanes).is_ok());
     world.arrive(member.clone());
-    if is_fresh {
-        let node = |id: u64| (id, MemberNode { name: format!("n{id}"), addr: String::new() });
-        let members: BTreeMap<u64, MemberNode> = world.ids().map(node).collect();
-        match member.raft.initialize(members).await {
-            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-            Err(error) => return Err(error.to_string()),
+    match world.places.founders_with(id) {
+        Some(founders) if is_fresh => {
+            let node = |id: u64| (id, MemberNode { name: places::name(id), addr: String::new() });
+            match member.raft().initialize(founders.into_iter().map(node).collect::<BTreeMap<_, _>>()).await {
+                Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+                Err(error) => return Err(error.to_string()),
+            }
         }
+        _ => {}
     }
+    executor::spawn(members::come_in(member.clone()));
+    executor::spawn(reopening::run(member.clone()));
     executor::spawn(lead(member.clone()));
     executor::spawn(compact(member));
     Ok(())
+}
+
+/// Starts Raft over the log and the index as they are now.
+async fn begin(
+    world: &Arc<World>,
+    (node, hash_seed): (u64, u64),
+    disk: &Arc<Disk>,
+    core: &Core,
+) -> Result<(Raft, LifeEnd), String> {
+    let config = openraft::Config { max_payload_entries: 6, replication_lag_threshold: 12, ..life::config(&timing()) };
+    let config = Arc::new(config.validate().map_err(|e| e.to_string())?);
+    let network = SimNetwork { from: node, world: world.clone() };
+    let log = SimLog { disk: disk.clone(), world: world.clone(), opening: disk.opening() };
+    let core = core.in_new_life();
+    let life = LifeEnd::of(&core.life);
+    let machine = SimMachine { node, core, disk: disk.clone(), world: world.clone(), hash_seed };
+    let raft = Raft::new(node, config, network, log, machine).await.map_err(|e| e.to_string())?;
+    Ok((raft, life))
+}
+
+/// The process ends by itself, as a node does whose disk failed, and is started again.
+fn gives_up(world: &Arc<World>, id: u64, group: u32) {
+    let world = world.clone();
+    executor::spawn_in(executor::WORLD, async move {
+        if world.group(id) == Some(group) {
+            world.count("process ended by its disk", id, (0, 0));
+            faults::crash_for(&world, id, Duration::from_secs(1));
+        }
+    });
 }
 
 impl Ambient for Member {
@@ -152,7 +212,7 @@ impl Ambient for Member {
 
 impl Leadership for Member {
     async fn write(&self, proposal: Proposal) -> Outcome {
-        proposer::write(&self.raft, proposal).await
+        proposer::write(&self.raft(), proposal).await
     }
 
     async fn stamp(&self) -> u64 {
@@ -162,7 +222,7 @@ impl Leadership for Member {
 
 impl Clocks for Member {
     fn term(&self) -> u64 {
-        self.raft.metrics().borrow_watched().current_term
+        self.raft().metrics().borrow_watched().current_term
     }
 
     fn published(&self) -> &Published {
@@ -174,13 +234,16 @@ impl Clocks for Member {
     }
 
     async fn median_of_quorum(&self) -> Option<u64> {
-        let others = self.world.ids().filter(|id| *id != self.id);
-        let asked = others
-            .map(|id| call(&self.world, (self.id, id), CLOCK_WAIT, move |target| async move { target.wall_us() }));
+        let voters: Vec<u64> =
+            self.raft().metrics().borrow_watched().membership_config.membership().voter_ids().collect();
+        let asked = voters
+            .iter()
+            .filter(|id| **id != self.id)
+            .map(|&id| call(&self.world, (self.id, id), CLOCK_WAIT, move |target| async move { target.wall_us() }));
         let answers = futures::future::join_all(asked).await;
         let mut walls = vec![self.wall_us()];
         walls.extend(answers.into_iter().flatten());
-        median_wall_us(&walls, usize::try_from(self.world.shape.nodes).unwrap())
+        median_wall_us(&walls, voters.len())
     }
 }
 
@@ -191,7 +254,7 @@ fn unavailable(why: impl Into<String>) -> Refusal {
 impl Carrier for Member {
     async fn carry(&self, command: Command, bytes: usize, until: Instant) -> Result<Done, Refusal> {
         let command = self.renumbered(command);
-        let mut watched = self.raft.metrics();
+        let mut watched = self.raft().metrics();
         let known = watched.borrow_watched().current_leader;
         let leader = match known {
             Some(leader) => leader,
@@ -221,6 +284,31 @@ impl Carrier for Member {
 }
 
 impl Member {
+    /// The present Raft; one that has ended until the next one begins.
+    pub(super) fn raft(&self) -> Raft {
+        self.raft.lock().unwrap().clone()
+    }
+
+    /// Ends the present Raft: nothing of it touches the index or the log any more.
+    pub(super) async fn end_life(&self) {
+        // How it ended is known: its log failed.
+        let _ended = self.raft().shutdown().await;
+        loop {
+            if !self.life.lock().unwrap().ends() {
+                return;
+            }
+            executor::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Begins the next one.
+    pub(super) async fn begin_life(&self) -> Result<(), String> {
+        let (raft, life) = begin(&self.world, (self.id, self.hash_seed), &self.disk, &self.core).await?;
+        *self.raft.lock().unwrap() = raft;
+        *self.life.lock().unwrap() = life;
+        Ok(())
+    }
+
     /// The planted bug: each try of a batch gets a number of its own.
     fn renumbered(&self, mut command: Command) -> Command {
         if self.world.plan.plant == Plant::RetryUnderAnotherNumber
@@ -236,7 +324,7 @@ impl Member {
     /// One try at a leader that is not this node, given up as soon as another leads.
     async fn forward(&self, leader: u64, command: &Command, left: Duration) -> Result<Done, Refusal> {
         let bytes = record::encode_forward(command).map_err(|e| Refusal::Unreadable(e.to_string()))?;
-        let mut watched = self.raft.metrics();
+        let mut watched = self.raft().metrics();
         let another_leads = async {
             while watched.changed().await.is_ok() {
                 if watched.borrow_watched().current_leader.is_some_and(|id| id != leader) {
@@ -261,7 +349,7 @@ impl Member {
     }
 
     pub(super) fn leads(&self) -> bool {
-        self.raft.metrics().borrow_watched().state == ServerState::Leader
+        self.raft().metrics().borrow_watched().state == ServerState::Leader
     }
 
     async fn propose(&self, command: Command) -> bool {
@@ -279,7 +367,13 @@ impl Member {
 async fn lead(member: Arc<Member>) {
     for tick in 1u64.. {
         executor::sleep(TICK).await;
-        if let Err(fatal) = &member.raft.metrics().borrow_watched().running_state {
+        match member.disk.failed() {
+            Some(Failed::Broken) => return gives_up(&member.world, member.id, member.group),
+            Some(Failed::Full) => continue,
+            None if member.is_reopening.load(SeqCst) => continue,
+            None => {}
+        }
+        if let Err(fatal) = &member.raft().metrics().borrow_watched().running_state {
             member.world.broke(Invariant::Alive, format!("Raft of node {} has ended: {fatal}", member.id));
         }
         let summary = member.core.published.summary();
@@ -288,6 +382,9 @@ async fn lead(member: Arc<Member>) {
         });
         if !member.leads() {
             continue;
+        }
+        if tick.is_multiple_of(5) {
+            members::tidy(&member).await;
         }
         if summary.meta != member.wanted_meta() || !summary.meta_was_set {
             member.propose(Command::ClusterMeta(member.wanted_meta())).await;
@@ -313,12 +410,12 @@ async fn compact(member: Arc<Member>) {
         let applied = member.core.published.applied_index();
         if applied.saturating_sub(snapshot) >= shape.snapshot_entries {
             // A Raft that has ended is noticed elsewhere.
-            let _asked = member.raft.trigger().snapshot().await;
+            let _asked = member.raft().trigger().snapshot().await;
         }
         let Some(oldest) = generations.get(1).map(|taken| taken.last()) else { continue };
         let upto = oldest.min(snapshot.saturating_sub(shape.keep_entries));
         if upto > member.disk.seen(|content| content.purged).map_or(0, |pos| pos.index) {
-            let _asked = member.raft.trigger().purge_log(upto).await;
+            let _asked = member.raft().trigger().purge_log(upto).await;
         }
     }
 }

@@ -3,11 +3,14 @@
 use super::clients::{self, CLIENTS};
 use super::executor;
 use super::faults;
+use super::governor;
+use super::members;
 use super::node;
 use super::truth::{self, Deed};
 use super::world::{Invariant, Plan, Tally, World};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How long everything may take to come together: two hundred times the longest election timeout.
 const RECOVERY: Duration = Duration::from_secs(120);
@@ -43,28 +46,44 @@ pub(super) fn run(plan: Plan) -> Outcome {
 }
 
 async fn history(world: Arc<World>) {
-    world.ids().for_each(|id| node::start(&world, id));
+    world.ids().into_iter().for_each(|id| node::start(&world, id));
     executor::spawn(truth::watch(world.clone(), CLIENTS));
     executor::sleep(executor::between(Duration::ZERO, Duration::from_secs(2))).await;
     for client in 0..CLIENTS {
         executor::spawn(clients::run(world.clone(), client));
     }
+    if world.shape.is_governed {
+        executor::spawn(governor::run(world.clone()));
+    }
+    let (send, operated) = oneshot::channel();
+    let operating = world.clone();
+    executor::spawn(async move {
+        if operating.shape.is_moving {
+            members::operate(operating).await;
+        }
+        // A run that has ended waits for nobody.
+        let _waited = send.send(());
+    });
     faults::run(&world).await;
-    let recovered = executor::within(RECOVERY, recover(&world)).await;
+    world.places.settle();
+    let recovered = executor::within(RECOVERY, recover(&world, operated)).await;
     world.holds(Invariant::Recovery, recovered.is_some(), || {
         let state = world
             .members()
             .iter()
             .map(|member| (member.id, member.leads(), member.core.published.applied_index()))
             .collect::<Vec<_>>();
-        format!("nodes (id, leads, applied): {state:?}, of {} indexes", world.truth.lock().unwrap().latest())
+        let truth = world.truth.lock().unwrap();
+        format!("nodes (id, leads, applied): {state:?}, of {} indexes; voters {:?}", truth.latest(), truth.voters())
     });
     // Clients go on a little, so that what the end left behind is looked at too.
     executor::sleep(Duration::from_millis(500)).await;
 }
 
-/// Until every node takes an update, and all have applied the same.
-async fn recover(world: &Arc<World>) {
+/// Until what operators began is done, every node is a voter and takes an update, and all have applied the same.
+async fn recover(world: &Arc<World>, operated: oneshot::Receiver<()>) {
+    let _operated = operated.await;
+    members::at_full_strength(world).await;
     for id in world.ids() {
         loop {
             if let Some(member) = world.member(id)

@@ -9,29 +9,47 @@ const SEEDS: u64 = 1_000;
 /// Seeds within which a planted bug must be found.
 const PLANTED_SEEDS: u64 = 400;
 /// What must have happened in every so many seeds, or the rest shows nothing.
-const HAPPENINGS: [&str; 22] = [
+const HAPPENINGS: [&str; 40] = [
+    "a disk is lost",
+    "a lost disk is replaced",
+    "a node is added",
+    "a node is promoted by order",
+    "a node is removed",
     "acknowledged",
     "not acknowledged",
     "audit",
     "clock jump",
     "crash",
+    "credits",
+    "disk full",
     "disk stall",
+    "failed sync",
     "forward unanswered",
+    "joiner becomes a voter",
     "leader",
+    "leader cut off, others restarted",
+    "leader hands over to be taken out",
+    "log opened anew",
     "message held up",
     "message lost",
     "partition",
+    "policy offered",
+    "policy pushed",
     "power loss of all",
+    "process ended by its disk",
     "purge",
     "repeat skipped",
+    "seen to be taken by a limit",
     "slow link",
     "snapshot installed",
     "snapshot taken",
+    "snapshot without room",
     "sweep",
     "torn append",
     "transfer",
     "truncation",
     "unsynced write lost",
+    "update over a limit",
 ];
 const HAPPENINGS_SEEDS: u64 = 200;
 
@@ -126,6 +144,17 @@ fn an_acknowledgement_before_the_sync_is_caught() {
 #[test]
 fn a_vote_that_is_not_persisted_is_caught() {
     is_caught(Plant::ForgottenVote, true, &[Invariant::Vote]);
+}
+
+/// What anybody could see of it, without a look at disks.
+#[test]
+fn a_vote_that_is_not_persisted_is_caught_by_what_comes_of_it() {
+    is_caught(Plant::ForgottenVote, false, &[Invariant::OneLeader, Invariant::Committed, Invariant::Acknowledged]);
+}
+
+#[test]
+fn a_failed_sync_that_is_taken_for_a_good_one_is_caught() {
+    is_caught(Plant::FailedSyncForgotten, true, &[Invariant::OnQuorum]);
 }
 
 #[test]

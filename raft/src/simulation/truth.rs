@@ -2,16 +2,18 @@
 //! others must agree, and a model of sessions, updates and evictions, small enough to be read, says what follows.
 
 use super::executor;
+use super::limits::{Entries, Limits, Shown};
 use super::node::Member;
 use super::world::{Invariant, WALL_AT_START_US, World};
 use crate::record;
+use crate::types::Payload;
 use openraft::async_runtime::watch::WatchReceiver;
-use prefixd_index::command::{Batch, ClusterMeta, Command, Stamped};
+use prefixd_index::command::{Batch, Command, Stamped};
 use prefixd_index::delta::{Delta, EventKind};
 use prefixd_index::view::LookupScratch;
 use prefixd_index::{LookupRequest, Prompt, RankConfig};
 use prefixd_storage::LogPos;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,18 +45,11 @@ struct Issued {
     effects: Vec<u64>,
 }
 
-/// What a key holds by the log.
-#[derive(Copy, Clone, Debug)]
-struct Shown {
-    update: u64,
-    seen_us: u64,
-}
-
 /// All of it.
 pub(super) struct Truth {
-    nodes: u64,
-    /// As the log has it: clients are served before the first leader has said how long entries live.
-    ttl_us: u64,
+    /// The voters of each committed membership: one set, or two while it is joint.
+    memberships: BTreeMap<u64, Vec<BTreeSet<u64>>>,
+    limits: Limits,
     committed: BTreeMap<u64, (u64, u64)>,
     digests: BTreeMap<u64, u128>,
     times: BTreeMap<u64, u64>,
@@ -64,7 +59,7 @@ pub(super) struct Truth {
     compared: BTreeMap<u32, u64>,
     time_us: u64,
     sessions: BTreeMap<u128, u64>,
-    entries: BTreeMap<(u64, u8), Shown>,
+    entries: Entries,
     issued: BTreeMap<u64, Issued>,
     last_of_stream: BTreeMap<(u64, u32), u64>,
 }
@@ -86,10 +81,10 @@ pub(super) fn hash_bytes(hash: u8) -> Vec<u8> {
 }
 
 impl Truth {
-    pub(super) fn new(nodes: u64) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            nodes,
-            ttl_us: ClusterMeta::default().default_ttl_us,
+            memberships: BTreeMap::new(),
+            limits: Limits::default(),
             committed: BTreeMap::new(),
             digests: BTreeMap::new(),
             times: BTreeMap::new(),
@@ -107,6 +102,14 @@ impl Truth {
     /// The last index that anybody has applied.
     pub(super) fn latest(&self) -> u64 {
         self.committed.last_key_value().map_or(0, |(index, _)| *index)
+    }
+
+    /// The voters by the committed log, unless a change is halfway.
+    pub(super) fn voters(&self) -> Option<&BTreeSet<u64>> {
+        match &self.memberships.last_key_value()?.1[..] {
+            [voters] => Some(voters),
+            _ => None,
+        }
     }
 
     /// A node speaks as the leader of a term.
@@ -133,11 +136,13 @@ impl Truth {
             });
             return;
         }
+        let voters = voters_of(pos, body);
+        if let Some(voters) = &voters {
+            world.count("membership", node, (pos.index, voters.len() as u64));
+            self.memberships.insert(pos.index, voters.clone());
+        }
         if world.plan.sees_disks {
-            let kept = world.disks.iter().filter(|disk| disk.keeps(pos)).count() as u64;
-            world.holds(Invariant::OnQuorum, kept > self.nodes / 2, || {
-                format!("node {node} applies {pos:?}, which {kept} disks of {} hold", self.nodes)
-            });
+            self.on_quorum(world, node, pos);
         }
         let latest = self.latest();
         world.holds(Invariant::Committed, latest == 0 || pos.index == latest + 1, || {
@@ -147,6 +152,32 @@ impl Truth {
         if let Ok(stamped) = record::decode_command(body) {
             self.apply(world, pos.index, &stamped);
         }
+    }
+
+    /// What is applied must be on the disks of a quorum, of both halves while a membership is joint. The leader may have
+    /// counted by a membership that is in its log already, though not committed yet.
+    fn on_quorum(&self, world: &World, node: u64, pos: LogPos) {
+        let keepers: BTreeSet<u64> =
+            world.disks().iter().filter(|disk| disk.keeps(pos)).map(|disk| disk.node).collect();
+        let is_kept = |configs: &Vec<BTreeSet<u64>>| {
+            configs.iter().all(|voters| voters.intersection(&keepers).count() * 2 > voters.len())
+        };
+        let known = self.memberships.range(..=pos.index).next_back().map(|(_, configs)| configs.clone());
+        let known = known.unwrap_or_default();
+        if is_kept(&known) {
+            return;
+        }
+        let later = world.disks().iter().any(|disk| {
+            disk.seen(|held| {
+                held.records
+                    .range(pos.index + 1..)
+                    .filter_map(|(_, record)| voters_of(record.pos, &record.body))
+                    .any(|configs| is_kept(&configs))
+            })
+        });
+        world.holds(Invariant::OnQuorum, later, || {
+            format!("node {node} applies {pos:?}, which the disks {keepers:?} hold; voters are {known:?}")
+        });
     }
 
     fn apply(&mut self, world: &World, index: u64, stamped: &Stamped) {
@@ -163,9 +194,21 @@ impl Truth {
                     self.take(world, index, batch);
                 }
             }
-            Command::Sweep => world.count("sweep", 0, (index, 0)),
+            Command::Sweep => {
+                let taken = self.limits.after_sweep(self.time_us, &mut self.entries);
+                world.count("sweep", 0, (index, taken as u64));
+            }
+            Command::ClusterMeta(meta) => self.limits.set_meta(meta.clone()),
+            Command::SetPolicy(set) => {
+                world.count("policy pushed", 0, (index, set.quotas.len() as u64));
+                self.limits.set_policies(set, true);
+            }
+            Command::OfferPolicy(set) => {
+                world.count("policy offered", 0, (index, set.quotas.len() as u64));
+                self.limits.set_policies(set, false);
+            }
+            Command::AccessCredits(_) => world.count("credits", 0, (index, 0)),
             Command::Audit(_) => world.count("audit", 0, (index, 0)),
-            Command::ClusterMeta(meta) => self.ttl_us = meta.default_ttl_us,
             _ => {}
         }
     }
@@ -187,7 +230,12 @@ impl Truth {
                         .collect();
                     self.effect(world, index, id, &hashes);
                     for hash in hashes {
-                        self.entries.insert((client, hash), Shown { update: id, seen_us: self.time_us });
+                        let shown = Shown { update: id, seen_us: self.time_us, may_be_gone: false };
+                        self.entries.insert((client, hash), shown);
+                    }
+                    let taken = self.limits.after_update(tenant(client), &mut self.entries);
+                    if taken > 0 {
+                        world.count("update over a limit", client, (index, taken as u64));
                     }
                 }
                 Delta::Event(event) => {
@@ -275,15 +323,27 @@ impl Truth {
         let now_us = member.core.published.now_us();
         let view = member.core.published.view.load_full();
         let mut scratch = LookupScratch::default();
-        for hash in 0..HASHES {
-            for asked in 0..clients.min(2) {
+        let mut entries = 0;
+        for asked in 0..clients.min(2) {
+            let mut prefixes = 0;
+            for hash in 0..HASHES {
                 let shown = lookup(&view, tenant(asked), hash, now_us, &mut scratch);
+                entries += shown.len() as u64;
+                prefixes += u64::from(!shown.is_empty());
                 for client in (asked..clients).step_by(2) {
                     let held = self.entries.get(&(client, hash));
                     self.judge(world, member, (client, hash), held, shown.get(&client).copied(), now_us);
                 }
             }
+            let most = self.limits.most_prefixes(tenant(asked));
+            world.holds(Invariant::Limits, most.is_none_or(|most| prefixes <= most), || {
+                format!("node {} shows {prefixes} prefixes of {}, whose quota is {most:?}", member.id, tenant(asked))
+            });
         }
+        let most = self.limits.most_entries();
+        world.holds(Invariant::Limits, most.is_none_or(|most| entries <= most), || {
+            format!("node {} shows {entries} entries, of which there may be {most:?}", member.id)
+        });
         world.note("compared", member.id, (self.latest(), 0));
     }
 
@@ -297,12 +357,16 @@ impl Truth {
         now_us: u64,
     ) {
         let age_us = held.map_or(0, |held| now_us.saturating_sub(held.seen_us));
-        if held.is_some() && age_us.abs_diff(self.ttl_us) < EXPIRY_SLACK_US {
+        let ttl_us = self.limits.ttl_us(tenant(client));
+        if held.is_some() && age_us.abs_diff(ttl_us) < EXPIRY_SLACK_US {
             return;
         }
-        let expected = held.filter(|_| age_us < self.ttl_us).map(|held| tokens(held.update));
-        let may_be_evicted = world.shape.max_entries > 0 && shown.is_none();
-        world.holds(Invariant::Visible, shown == expected || may_be_evicted, || {
+        let expected = held.filter(|_| age_us < ttl_us).map(|held| tokens(held.update));
+        let is_taken = shown.is_none() && held.is_some_and(|held| held.may_be_gone);
+        if is_taken && expected.is_some() {
+            world.count("seen to be taken by a limit", member.id, (client, u64::from(hash)));
+        }
+        world.holds(Invariant::Visible, shown == expected || is_taken, || {
             format!(
                 "node {} at index {} shows {shown:?} for hash {hash} of client {client}, the log says {held:?}, \
                  {age_us} us ago",
@@ -319,6 +383,14 @@ impl Truth {
             format!("node {}'s cluster time went from {last} to {now_us} us", member.id)
         });
         *last = now_us;
+    }
+}
+
+/// The voters that an entry of the log sets, if it is about members.
+fn voters_of(pos: LogPos, body: &[u8]) -> Option<Vec<BTreeSet<u64>>> {
+    match record::entry(pos, body.into()).ok()?.payload {
+        Payload::Membership(membership) => Some(membership.get_joint_config().clone()),
+        Payload::Blank | Payload::Normal(_) => None,
     }
 }
 
@@ -367,7 +439,7 @@ pub(super) async fn watch(world: Arc<World>, clients: u64) {
         for member in world.members() {
             let mut truth = world.truth.lock().unwrap();
             let (state, term, order) = {
-                let metrics = member.raft.metrics();
+                let metrics = member.raft().metrics();
                 let metrics = metrics.borrow_watched();
                 let index = |id: &Option<crate::types::LogId>| id.as_ref().map_or(0, |id| id.index());
                 let order = [

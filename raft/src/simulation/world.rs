@@ -4,6 +4,7 @@
 use super::disk::Disk;
 use super::executor;
 use super::node::Member;
+use super::places::Places;
 use super::truth::Truth;
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ pub(super) enum Plant {
     ClockInApply,
     /// A batch that is tried again gets another number.
     RetryUnderAnotherNumber,
+    /// A sync that failed is tried again, and what the first one lost counts as written.
+    FailedSyncForgotten,
 }
 
 /// What must hold.
@@ -35,6 +38,7 @@ pub(super) enum Plant {
 pub(super) enum Invariant {
     Acknowledged,
     Visible,
+    Limits,
     Resurrected,
     Once,
     Committed,
@@ -53,6 +57,7 @@ impl fmt::Display for Invariant {
         f.write_str(match self {
             Invariant::Acknowledged => "what was acknowledged is in the log",
             Invariant::Visible => "a node shows what its log says",
+            Invariant::Limits => "nobody is over a limit",
             Invariant::Resurrected => "what was evicted stays away",
             Invariant::Once => "each update takes effect once, in its order",
             Invariant::Committed => "what is committed never changes",
@@ -94,6 +99,12 @@ pub(super) struct Shape {
     pub(super) read_bytes: usize,
     /// The node whose wall clock jumps.
     pub(super) bad_clock: u64,
+    /// Members come and go.
+    pub(super) is_moving: bool,
+    /// Policies and quotas change.
+    pub(super) is_governed: bool,
+    /// Disks fill up and fail.
+    pub(super) has_bad_disks: bool,
 }
 
 impl Shape {
@@ -112,6 +123,9 @@ impl Shape {
             ttl: Duration::from_secs(pick(&[4, 15, 1_800])),
             read_bytes: usize::try_from(pick(&[300, 4_000, 4 << 20])).unwrap(),
             bad_clock: executor::chance(|rng| rng.random_range(1..=nodes)),
+            is_moving: executor::happens(0.4),
+            is_governed: executor::happens(0.5),
+            has_bad_disks: executor::happens(0.5),
         }
     }
 }
@@ -122,6 +136,14 @@ struct Clocks {
     offset_us: i64,
     wall_ppm: i64,
     mono_ppm: i64,
+}
+
+impl Clocks {
+    fn draw() -> Self {
+        let drift = || executor::chance(|rng| rng.random_range(-100..=100));
+        let offset_us = executor::chance(|rng| rng.random_range(-50_000..=50_000));
+        Self { offset_us, wall_ppm: drift(), mono_ppm: drift() }
+    }
 }
 
 fn with_drift(elapsed: Duration, ppm: i64) -> i64 {
@@ -162,7 +184,9 @@ struct Journal {
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) shape: Shape,
-    pub(super) disks: Vec<Arc<Disk>>,
+    /// All that there ever were, those that are lost as they were then.
+    disks: Mutex<BTreeMap<u64, Arc<Disk>>>,
+    pub(super) places: Places,
     pub(super) truth: Mutex<Truth>,
     members: Mutex<BTreeMap<u64, Arc<Member>>>,
     wires: Mutex<BTreeMap<(u64, u64), Wire>>,
@@ -176,15 +200,11 @@ impl World {
     pub(super) fn new(plan: Plan) -> Arc<Self> {
         let shape = Shape::draw();
         let ids = 1..=shape.nodes;
-        let drift = || executor::chance(|rng| rng.random_range(-100..=100));
-        let clocks = ids.clone().map(|id| {
-            let offset_us = executor::chance(|rng| rng.random_range(-50_000..=50_000));
-            (id, Clocks { offset_us, wall_ppm: drift(), mono_ppm: drift() })
-        });
         Arc::new(Self {
-            truth: Mutex::new(Truth::new(shape.nodes)),
-            clocks: Mutex::new(clocks.collect()),
-            disks: ids.map(|id| Arc::new(Disk::new(id))).collect(),
+            truth: Mutex::new(Truth::new()),
+            clocks: Mutex::new(ids.clone().map(|id| (id, Clocks::draw())).collect()),
+            disks: Mutex::new(ids.clone().map(|id| (id, Arc::new(Disk::new(id)))).collect()),
+            places: Places::founding(ids),
             members: Mutex::default(),
             wires: Mutex::default(),
             journal: Mutex::new(Journal { hash: DefaultHasher::new(), tally: Tally::default(), broken: None }),
@@ -195,12 +215,28 @@ impl World {
         })
     }
 
-    pub(super) fn ids(&self) -> std::ops::RangeInclusive<u64> {
-        1..=self.shape.nodes
+    /// The disks that are in a place now.
+    pub(super) fn ids(&self) -> Vec<u64> {
+        self.places.ids()
     }
 
-    pub(super) fn disk(&self, id: u64) -> &Arc<Disk> {
-        &self.disks[usize::try_from(id - 1).unwrap()]
+    pub(super) fn disk(&self, id: u64) -> Arc<Disk> {
+        self.disks.lock().unwrap()[&id].clone()
+    }
+
+    /// All disks that there ever were.
+    pub(super) fn disks(&self) -> Vec<Arc<Disk>> {
+        self.disks.lock().unwrap().values().cloned().collect()
+    }
+
+    /// Puts an empty disk into a place; whatever was there is lost.
+    pub(super) fn new_disk(&self, place: u64, by_order: bool) -> u64 {
+        let mut disks = self.disks.lock().unwrap();
+        let id = disks.last_key_value().map_or(1, |(id, _)| id + 1);
+        disks.insert(id, Arc::new(Disk::new(id)));
+        self.clocks.lock().unwrap().insert(id, Clocks::draw());
+        self.places.take(place, id, by_order);
+        id
     }
 
     /// The node with this id, if it lives.
@@ -234,6 +270,11 @@ impl World {
             Some(group) => groups.insert(id, group),
             None => groups.remove(&id),
         }
+    }
+
+    /// The group that a node runs in.
+    pub(super) fn group(&self, id: u64) -> Option<u32> {
+        self.groups.lock().unwrap().get(&id).copied()
     }
 
     /// True when a node was started and has not crashed since.

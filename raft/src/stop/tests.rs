@@ -1,5 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+use super::Stages;
 use crate::suite::{config, ready};
 use crate::{BootstrapMode, Node, NodeConfig, Peer};
 use prefixd_index::command::Command;
@@ -55,4 +56,41 @@ async fn a_silent_successor_does_not_end_the_writes() {
     for (node, _) in &nodes {
         node.stop().await;
     }
+}
+
+#[test]
+fn every_step_of_a_stop_ends_before_the_whole_must() {
+    for budget in [Duration::ZERO, Duration::from_millis(7), Duration::from_secs(10), Duration::from_secs(3_600)] {
+        let stages = Stages::of(budget);
+        assert!(stages.resigned <= stages.drained && stages.drained <= stages.ended && stages.ended <= budget);
+    }
+    let stages = Stages::of(Duration::from_secs(10));
+    assert_eq!((stages.resigned, stages.ended), (Duration::from_secs(4), Duration::from_secs(8)));
+}
+
+/// Without a quorum nothing that is in flight will ever be answered: the stop doesn't wait for it, however long a proposal
+/// may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_in_its_time_although_nothing_can_be_committed() {
+    let nodes = three().await;
+    for (node, _) in &nodes[1..] {
+        node.stop().await;
+    }
+    let update = prefixd_index::delta::Update {
+        replica: "r".into(),
+        tenant: "t".into(),
+        model: "m".into(),
+        scheme: "s".into(),
+        timestamp_us: 0,
+        entries: Vec::new(),
+        stats: None,
+    };
+    let in_flight = nodes[0].0.submit(vec![prefixd_index::delta::Delta::Update(update)]);
+    let budget = Duration::from_secs(3);
+    let began = Instant::now();
+    tokio::time::timeout(PATIENCE, nodes[0].0.stop_within(budget)).await.unwrap();
+    let took = began.elapsed();
+    assert!(in_flight.await.is_err(), "nobody could have committed it");
+    assert!(took < nodes[0].0.inner.config.timing.propose_timeout, "it waited for the proposal: {took:?}");
+    println!("a stop without a quorum took {:.1} s of {budget:?}", took.as_secs_f64());
 }

@@ -108,13 +108,15 @@ pub trait LogStore: Send + Sync + 'static {
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogRecord>, LogError>;
 
     /// What [`LogStore::read`] gives, when all of it lies in memory; never touches the disk. None: ask there.
-    fn read_from_memory(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<LogRecord>>;
+    fn read_from_memory(&self, _range: Range<u64>, _max_bytes: usize) -> Option<Vec<LogRecord>> {
+        None
+    }
 
     /// Saves the vote; blocks until it and all earlier appends are durable.
     fn save_vote(&self, vote: Vote) -> Result<(), LogError>;
 
-    /// Notes what is known to be committed. Costs nothing: it becomes durable with the next change or
-    /// at `close`, and may be lost in a crash.
+    /// Notes what is known to be committed. Costs nothing: it becomes durable with the next change that leaves the log
+    /// reaching that far, or at `close`, and may be lost in a crash. What is found at open is in the log.
     fn save_committed(&self, pos: Option<LogPos>);
 
     /// Removes all records with a greater index, None: all records there are. Blocks until durable.

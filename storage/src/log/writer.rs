@@ -104,6 +104,7 @@ impl Writer {
 
     /// One transaction, synced, and the mark written (not synced).
     fn commit(&mut self, batch: &[Queued], committed: Option<LogPos>) -> Result<(), Failure> {
+        let committed = held(batch, &self.row, committed);
         let mut row = StateRow { seq: self.row.seq + 1, committed, ..self.row };
         {
             let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
@@ -126,6 +127,21 @@ impl Writer {
         self.mark.sync().map_err(|error| self.mark.device().failure_or("a sync", &error))?;
         self.mark_due = None;
         Ok(())
+    }
+}
+
+/// What is known to be committed of what the log holds once this batch is in it. A quorum may have committed what still waits
+/// behind the batch: a row that said so, over a log that ends before, would be one that nobody can start from.
+fn held(batch: &[Queued], row: &StateRow, committed: Option<LogPos>) -> Option<LogPos> {
+    let end = batch.iter().fold(row.last, |end, queued| match &queued.change {
+        Change::Append(new) => new.last().map(|record| record.pos).or(end),
+        Change::Truncate { last, .. } | Change::Purge { last, .. } => *last,
+        Change::Vote(_) | Change::Close => end,
+    });
+    let is_held = |pos: &LogPos| end.is_some_and(|end| pos.index <= end.index);
+    match committed {
+        Some(pos) if !is_held(&pos) => row.committed.filter(is_held),
+        known => known,
     }
 }
 

@@ -4,19 +4,11 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::tests::{manifest, read, records, take};
 use super::*;
 use crate::data_dir::disk_free_bytes;
-
-fn small_disk() -> Option<PathBuf> {
-    let path = std::env::var_os("PREFIXD_SMALL_DISK").map(PathBuf::from);
-    if path.is_none() {
-        println!("skipped: PREFIXD_SMALL_DISK does not name a small file system");
-    }
-    path
-}
 
 fn fill(path: &Path) {
     let mut file = fs::File::create(path).unwrap();
@@ -25,7 +17,7 @@ fn fill(path: &Path) {
 
 #[test]
 fn a_full_disk_costs_the_snapshot_and_nothing_else() {
-    let Some(disk) = small_disk() else { return };
+    let Some((disk, _mine_alone)) = crate::small_disk::take() else { return };
     assert!(disk_free_bytes(&disk).unwrap() < 64 << 20, "not a small file system");
     let dir = disk.join("snapshots");
     let _ = fs::remove_dir_all(&dir);

@@ -151,6 +151,8 @@ fn one_change_at_a_time() {
     for order in [Order::Remove("c".into()), Order::Promote("d".into()), add("e", "e", 5, Standing::Empty, 1)] {
         assert!(matches!(obey(&roster, &order), Decision::Busy(_)), "{order:?}");
     }
+    // A voter that is one by a change that isn't committed is none yet.
+    assert!(matches!(obey(&roster, &Order::Promote("c".into())), Decision::Busy(_)));
     // Leadership may move meanwhile, and what is refused is refused at once.
     assert_eq!(obey(&roster, &Order::HandOver(None)), Decision::HandOver(3));
     assert!(matches!(obey(&roster, &Order::Remove("z".into())), Decision::Unknown(_)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::io::Errno;
 
-use super::super::conformance::{all, append, run_of};
+use super::super::conformance::{all, append, pos, run_of};
 use super::super::{FaultHook, LogError, LogFile, LogOptions, LogStore, OpenError, RedbLog, Vote};
 use super::{create, open, options};
 use crate::failure::{Failure, FailureKind};
@@ -221,4 +221,69 @@ fn what_a_full_disk_cost_can_be_appended_again() {
     append(&next, unsaved).unwrap();
     drop(store);
     assert_eq!(all(&next), run_of(1, 0..9));
+}
+
+/// Once armed: holds the next sync of the store back until it is let go, lets one more pass, and fails all that follow.
+struct TwoSyncsMore {
+    armed: std::sync::atomic::AtomicBool,
+    held: Mutex<std::sync::mpsc::Receiver<()>>,
+    passed: AtomicU64,
+}
+
+impl FaultHook for TwoSyncsMore {
+    fn sync(&self, file: LogFile) -> io::Result<()> {
+        if file != LogFile::Store || !self.armed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match self.passed.fetch_add(1, Ordering::SeqCst) {
+            0 => self.held.lock().unwrap().recv().map_err(io::Error::other),
+            1 => Ok(()),
+            _ => Err(Errno::IO.into()),
+        }
+    }
+}
+
+/// A quorum commits what this disk is late with. What is on the disk must not say that more is committed than it holds.
+#[test]
+fn what_is_committed_is_never_beyond_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    let (let_go, held) = channel();
+    let hook = Arc::new(TwoSyncsMore { armed: false.into(), held: Mutex::new(held), passed: AtomicU64::new(0) });
+    let slow = LogOptions { fault_hook: Some(hook.clone()), group_max_records: 2, ..options() };
+    let store = RedbLog::open(dir.path(), slow).unwrap();
+    hook.armed.store(true, Ordering::SeqCst);
+    let (sender, receiver) = channel();
+    for index in 0..9 {
+        let sender = sender.clone();
+        let done = Box::new(move |result: Result<(), LogError>| sender.send(result.is_ok()).unwrap());
+        store.append(run_of(1, index..index + 1), done).unwrap();
+    }
+    drop(sender);
+    store.save_committed(Some(pos(1, 8)));
+    // The group behind this one is taken when all of that is known.
+    let_go.send(()).unwrap();
+    let written = receiver.iter().filter(|is_ok| *is_ok).count() as u64;
+    assert!((2..=4).contains(&written), "{written}");
+    drop(store);
+    let state = open(dir.path()).state();
+    let (last, committed) = (state.last.unwrap().index, state.committed.map(|pos| pos.index));
+    assert!(last + 1 >= written && last < 8, "{state:?}");
+    assert!(committed <= Some(last), "{state:?}");
+}
+
+/// No leader asks for it; a log that was told so all the same can be opened.
+#[test]
+fn what_is_committed_goes_with_what_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    append(&open(dir.path()), run_of(1, 0..9)).unwrap();
+    for (committed, kept, expected) in [(3, 5, Some(3)), (5, 4, Some(3)), (4, 2, None)] {
+        let store = open(dir.path());
+        store.save_committed(Some(pos(1, committed)));
+        store.truncate_after(Some(kept)).unwrap();
+        drop(store);
+        let state = open(dir.path()).state();
+        assert_eq!((state.last, state.committed), (Some(pos(1, kept)), expected.map(|index| pos(1, index))));
+    }
 }

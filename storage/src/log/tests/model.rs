@@ -43,7 +43,7 @@ impl Model {
         self.records.range(range).map(|(index, term)| record(*term, *index)).collect()
     }
 
-    /// A call that makes sense here. Terms only rise, as in a real log.
+    /// A call that makes sense here. Terms only rise and what is committed is never cut off, as in a real log.
     pub fn random_call(&self, random: &mut StdRng, term: &mut u64) -> Call {
         let last = self.state().last.map_or(0, |last| last.index);
         let first = self.records.first_key_value().map_or(last, |(first, _)| *first);
@@ -60,7 +60,9 @@ impl Model {
             15..18 => {
                 *term += 1;
                 let index = random.random_range(first.saturating_sub(2)..last + 3);
-                Call::Truncate(random.random_bool(0.95).then_some(index))
+                let index = random.random_bool(0.95).then_some(index);
+                let held = self.committed.map(|pos| pos.index).filter(|index| self.records.contains_key(index));
+                Call::Truncate(index.max(held))
             }
             _ => {
                 let beyond = if random.random_bool(0.2) { 20 } else { 0 };

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
 
 use super::super::conformance::{all, append, pos};
 use super::super::{LogError, LogRecord, LogStore, OpenError, RedbLog, Vote};
@@ -12,10 +11,7 @@ use crate::failure::FailureKind;
 
 #[test]
 fn a_full_disk_loses_nothing_and_can_be_survived() {
-    let Some(disk) = std::env::var_os("PREFIXD_SMALL_DISK").map(PathBuf::from) else {
-        println!("skipped: PREFIXD_SMALL_DISK does not name a small file system");
-        return;
-    };
+    let Some((disk, _mine_alone)) = crate::small_disk::take() else { return };
     assert!(disk_free_bytes(&disk).unwrap() < 64 << 20, "not a small file system");
     let dir = disk.join("log");
     let _ = fs::remove_dir_all(&dir);

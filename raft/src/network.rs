@@ -264,7 +264,10 @@ impl RaftNetworkV2<TypeConfig> for Link {
         };
         let request = append_to_wire(&self.network.me, self.target, &rpc)?;
         let mut client = self.client(Purpose::Raft)?;
-        let answer = self.call(limit, "append", client.append_entries(request)).await?;
+        let answer = self.call(limit, "append", client.append_entries(request)).await;
+        // It may be started anew as a release that has the stream.
+        self.knows_no_stream &= answer.is_ok();
+        let answer = answer?;
         if !rpc.entries.is_empty() {
             self.took_entries();
         }

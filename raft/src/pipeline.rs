@@ -233,3 +233,6 @@ fn append_result(answer: StreamAppendResult<TypeConfig>) -> wire::AppendEntriesR
     response.set_outcome(outcome);
     response
 }
+
+#[cfg(test)]
+mod tests;

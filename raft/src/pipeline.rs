@@ -106,7 +106,10 @@ where
             let is_sending = sending.is_some();
             let next = async { sending?.0.next().await };
             let due = self.unanswered.front().map(|sent| sent.at + self.limit);
-            let late = async { tokio::time::sleep_until(due?).await.into() };
+            let late = async {
+                tokio::time::sleep_until(due?).await;
+                Some(())
+            };
             tokio::select! {
                 biased;
                 answer = self.answers.message() => return Some(self.answered(answer)),

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
+mod metrics;
 mod served;
 
 const MINUTES: f64 = 30.0;
@@ -51,9 +52,7 @@ fn start(dir: &Path, speedup: f64) -> Result<Served, Fault> {
 }
 
 fn series(served: &Served, name: &str) -> Result<f64, Fault> {
-    let page = ureq::get(&served.url("http", "/metrics")?).call()?.body_mut().read_to_string()?;
-    let values = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
-    Ok(values.sum())
+    metrics::sum(&served.url("http", "/metrics")?, name)
 }
 
 /// Log entries between two snapshots.
@@ -131,7 +130,7 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
         Ok(())
     };
     // To the cap and a while beyond: the run is about what comes after.
-    while series(&served, "prefixd_raft_purged_index ")? < (WARM_SNAPSHOTS * log_entries(speedup)) as f64 {
+    while series(&served, "prefixd_raft_purged_index")? < (WARM_SNAPSHOTS * log_entries(speedup)) as f64 {
         for _ in 0..CAP / (CHAINS * BLOCKS) {
             report().await?;
         }
@@ -161,8 +160,8 @@ async fn bench(speedup: f64) -> Result<(), Fault> {
         "{MINUTES} minutes in {:.0} s: {} entries reported, {} evicted by the cap, {} there, {matches} lookups matched",
         began.elapsed().as_secs_f64(),
         calls.load(Ordering::Relaxed) * CHAINS * BLOCKS,
-        series(&served, "inferencecache_index_evictions_total{")?,
-        series(&served, "prefixd_index_entries ")?,
+        series(&served, "inferencecache_index_evictions_total")?,
+        series(&served, "prefixd_index_entries")?,
     );
     println!("resident MiB by tenths: {}", mib.map(|mib| format!("{mib:.1}")).join(" "));
     println!("the last tenth is {:+.2}% of the second", drift * 100.0);

@@ -1,6 +1,7 @@
 //! Three nodes of `prefixd dev` on ports that were free a moment ago, and what the system and the nodes say of them.
 
 use super::figures::Fault;
+use super::metrics;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -65,11 +66,7 @@ impl Cluster {
 
     /// The sum of a metric's series on a node.
     pub fn metric(&self, node: u16, name: &str) -> Result<f64, Fault> {
-        let url = format!("http://127.0.0.1:{}/metrics", self.base + 10 * node + 1);
-        let text = ureq::get(&url).call()?.body_mut().read_to_string()?;
-        let series =
-            text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
-        Ok(series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum())
+        metrics::sum(&format!("http://127.0.0.1:{}/metrics", self.base + 10 * node + 1), name)
     }
 
     /// CPU time that a node's live threads have taken.

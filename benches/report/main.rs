@@ -7,6 +7,8 @@
 
 mod cluster;
 mod figures;
+#[path = "../metrics.rs"]
+mod metrics;
 mod nodes;
 mod page;
 

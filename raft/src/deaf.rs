@@ -106,7 +106,9 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             None => Asked::Nothing,
             Some(answer) => match answer.await {
                 Ok(true) => Asked::Quorum,
-                Ok(false) | Err(_) => Asked::NoQuorum,
+                Ok(false) => Asked::NoQuorum,
+                // It panicked, or the process is about to end: nobody was asked.
+                Err(_) => Asked::Nothing,
             },
         };
         let act = hearing.look(Instant::now(), lead(&raft), asked);

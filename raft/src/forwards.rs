@@ -4,6 +4,7 @@
 
 use crate::ambient::Ambient;
 use crate::face::SubmitError;
+use crate::flights::Flights;
 use crate::proposer::{Outcome, Refusal};
 use prefixd_index::command::{Batch, Command};
 use std::collections::VecDeque;
@@ -69,58 +70,43 @@ impl ForwardsTask {
     /// Runs until the last [`Forwards`] is gone.
     pub(crate) async fn run<R: Road>(mut self, road: Arc<R>) {
         let mut waiting: VecDeque<Item> = VecDeque::new();
-        let mut flying = 0;
-        let (land, mut landed) = mpsc::channel(IN_FLIGHT);
-        loop {
-            tokio::select! {
-                biased;
-                Some(()) = landed.recv() => flying -= 1,
-                item = self.queue.recv() => match item {
-                    Some(item) => waiting.push_back(item),
-                    None => return,
-                },
-            }
-            while let Ok(item) = self.queue.try_recv() {
-                waiting.push_back(item);
-            }
-            while flying < IN_FLIGHT
-                && let Some(call) = self.take(&mut waiting)
+        let mut flights = Flights::new(IN_FLIGHT);
+        while flights.wait(&mut self.queue, |item| waiting.push_back(item)).await {
+            while flights.has_room()
+                && let Some(call) = take(&mut waiting, self.call_bytes)
             {
-                flying += 1;
-                let (road, land) = (road.clone(), land.clone());
-                let landing = road.clone();
-                landing.spawn(async move {
-                    call.make(&*road).await;
-                    // There is room for all in flight; a task that is gone doesn't count any more.
-                    let _told = land.try_send(());
+                let (flight, to) = (flights.take_off(), road.clone());
+                road.spawn(async move {
+                    call.make(&*to).await;
+                    drop(flight);
                 });
             }
         }
     }
+}
 
-    /// What one call carries: all that waits for the same leader, up to the limit. Who has gone is left out.
-    fn take(&self, waiting: &mut VecDeque<Item>) -> Option<Call> {
-        let mut call: Option<Call> = None;
-        let mut bytes = 0usize;
-        while let Some(item) = waiting.front() {
-            let fits = call
-                .as_ref()
-                .is_none_or(|call| call.leader == item.leader && bytes.saturating_add(item.bytes) <= self.call_bytes);
-            if !fits {
-                break;
-            }
-            let Some(item) = waiting.pop_front() else { break };
-            if item.reply.is_closed() {
-                continue;
-            }
-            bytes += item.bytes;
-            let call = call.get_or_insert_with(|| Call::to(item.leader, item.until));
-            call.until = call.until.max(item.until);
-            call.batches.extend(item.batches);
-            call.replies.push(item.reply);
+/// What one call carries: all that waits for the same leader, up to `call_bytes`. Who has gone is left out.
+fn take(waiting: &mut VecDeque<Item>, call_bytes: usize) -> Option<Call> {
+    let mut call: Option<Call> = None;
+    let mut bytes = 0usize;
+    while let Some(item) = waiting.front() {
+        let fits = call
+            .as_ref()
+            .is_none_or(|call| call.leader == item.leader && bytes.saturating_add(item.bytes) <= call_bytes);
+        if !fits {
+            break;
         }
-        call
+        let Some(item) = waiting.pop_front() else { break };
+        if item.reply.is_closed() {
+            continue;
+        }
+        bytes += item.bytes;
+        let call = call.get_or_insert_with(|| Call::to(item.leader, item.until));
+        call.until = call.until.max(item.until);
+        call.batches.extend(item.batches);
+        call.replies.push(item.reply);
     }
+    call
 }
 
 struct Call {

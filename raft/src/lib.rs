@@ -3,7 +3,8 @@
 //!
 //! Where to look: [`node`] for the face, `start` for how a node comes up, `lanes` and `proposer` for the way of a
 //! write, `core` for the thread that owns the index, `log` and `machine` for openraft's seams, `network` and `service`
-//! for the two ends of the node port, `pipeline` for the stream of log entries between them, [`membership`] for who belongs to the cluster, [`backup`] for a state as a file.
+//! for the two ends of the node port, `pipeline` for the stream of log entries between them, [`membership`] for who
+//! belongs to the cluster, [`backup`] for a state as a file.
 
 mod admin;
 mod ambient;
@@ -18,6 +19,7 @@ mod drivers;
 pub mod face;
 mod features;
 mod fetch;
+mod flights;
 mod forwards;
 mod generation;
 mod join;

@@ -4,6 +4,7 @@
 
 use crate::ambient::Ambient;
 use crate::face::{Histogram, SubmitError};
+use crate::flights::Flights;
 use crate::record;
 use crate::types::{Proposal, Reply};
 use openraft::RaftTypeConfig;
@@ -138,70 +139,32 @@ impl Group {
     }
 }
 
-/// Tells the task that a log entry is no longer in flight, however that came.
-struct Landing(mpsc::Sender<()>);
-
-impl Drop for Landing {
-    fn drop(&mut self) {
-        // There is room for all in flight; a task that is gone doesn't count any more.
-        let _told = self.0.try_send(());
-    }
-}
-
 impl ProposerTask {
     /// Runs until the last [`Proposer`] is gone.
     pub(crate) async fn run(mut self, node: Arc<impl Leadership>) {
         let mut groups: VecDeque<Group> = VecDeque::new();
-        let mut flying = 0;
-        let (land, mut landed) = mpsc::channel(IN_FLIGHT);
-        loop {
-            tokio::select! {
-                biased;
-                Some(()) = landed.recv() => flying -= 1,
-                item = self.queue.recv() => match item {
-                    Some(item) => self.join(&mut groups, item),
-                    None => return,
-                },
-            }
-            while let Ok(item) = self.queue.try_recv() {
-                self.join(&mut groups, item);
-            }
-            while self.may_fly(&groups, flying) {
+        let mut flights = Flights::new(IN_FLIGHT);
+        while flights.wait(&mut self.queue, |item| join(&mut groups, item, self.entry_bytes)).await {
+            while self.may_fly(&groups, &flights) {
                 let Some(group) = groups.pop_front() else { break };
                 let stamp_us = node.stamp().await;
-                if let Some(flight) = self.launch(&node, group, stamp_us) {
-                    flying += 1;
-                    let landing = Landing(land.clone());
+                if let Some(writing) = self.launch(&node, group, stamp_us) {
+                    let flight = flights.take_off();
                     node.spawn(async move {
-                        flight.await;
-                        drop(landing);
+                        writing.await;
+                        drop(flight);
                     });
                 }
             }
         }
     }
 
-    fn may_fly(&self, groups: &VecDeque<Group>, flying: usize) -> bool {
+    fn may_fly(&self, groups: &VecDeque<Group>, flights: &Flights) -> bool {
         match groups.front() {
             None => false,
-            Some(_) if flying < SMALL_IN_FLIGHT => true,
-            Some(first) => flying < IN_FLIGHT && (groups.len() > 1 || first.bytes >= self.entry_bytes),
+            Some(_) if flights.flying() < SMALL_IN_FLIGHT => true,
+            Some(first) => flights.has_room() && (groups.len() > 1 || first.bytes >= self.entry_bytes),
         }
-    }
-
-    /// Adds a command behind all others: into the last group if both are deltas and it has room, else as a new one.
-    fn join(&self, groups: &mut VecDeque<Group>, item: Item) {
-        let bytes = item.bytes;
-        if matches!(item.command, Command::Deltas(_))
-            && let Some(last) = groups.back_mut()
-            && last.is_joinable()
-            && last.bytes.saturating_add(bytes) <= self.entry_bytes
-        {
-            last.bytes += bytes;
-            last.items.push(item);
-            return;
-        }
-        groups.push_back(Group { items: vec![item], bytes });
     }
 
     /// What brings a group into the log. Commands whose callers have gone are left out: they were told that it
@@ -236,6 +199,21 @@ impl ProposerTask {
             }
         })
     }
+}
+
+/// Adds a command behind all others: into the last group if both are deltas and it has room, else as a new one.
+fn join(groups: &mut VecDeque<Group>, item: Item, entry_bytes: usize) {
+    let bytes = item.bytes;
+    if matches!(item.command, Command::Deltas(_))
+        && let Some(last) = groups.back_mut()
+        && last.is_joinable()
+        && last.bytes.saturating_add(bytes) <= entry_bytes
+    {
+        last.bytes += bytes;
+        last.items.push(item);
+        return;
+    }
+    groups.push_back(Group { items: vec![item], bytes });
 }
 
 fn observe(latency: &Mutex<Histogram>, took: Duration) {

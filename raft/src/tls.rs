@@ -1,6 +1,6 @@
-//! TLS around connections, both ends: accepting with the newest server configuration and dialling with the newest
-//! client configuration. Where the configurations come from is their owner's business: this module reads no file and
-//! decides nobody's trust. Connections are bounded in number and handshakes in time as well, so that silent peers cost
+//! TLS around connections, both ends: accepting with the newest server configuration, for one runtime or shared out among
+//! several, and dialling with the newest client configuration. Where the configurations come from is their owner's
+//! business: this module reads no file and decides nobody's trust. Connections are bounded in number and handshakes in time as well, so that silent peers cost
 //! nothing lasting.
 
 use futures::future::select_all;

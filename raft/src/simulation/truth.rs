@@ -6,7 +6,7 @@ use super::node::Member;
 use super::world::{Invariant, WALL_AT_START_US, World};
 use crate::record;
 use openraft::async_runtime::watch::WatchReceiver;
-use prefixd_index::command::{Batch, Command, Stamped};
+use prefixd_index::command::{Batch, ClusterMeta, Command, Stamped};
 use prefixd_index::delta::{Delta, EventKind};
 use prefixd_index::view::LookupScratch;
 use prefixd_index::{LookupRequest, Prompt, RankConfig};
@@ -53,6 +53,7 @@ struct Shown {
 /// All of it.
 pub(super) struct Truth {
     nodes: u64,
+    /// As the log has it: clients are served before the first leader has said how long entries live.
     ttl_us: u64,
     committed: BTreeMap<u64, (u64, u64)>,
     digests: BTreeMap<u64, u128>,
@@ -85,10 +86,10 @@ pub(super) fn hash_bytes(hash: u8) -> Vec<u8> {
 }
 
 impl Truth {
-    pub(super) fn new(nodes: u64, ttl: Duration) -> Self {
+    pub(super) fn new(nodes: u64) -> Self {
         Self {
             nodes,
-            ttl_us: u64::try_from(ttl.as_micros()).unwrap(),
+            ttl_us: ClusterMeta::default().default_ttl_us,
             committed: BTreeMap::new(),
             digests: BTreeMap::new(),
             times: BTreeMap::new(),
@@ -164,6 +165,7 @@ impl Truth {
             }
             Command::Sweep => world.count("sweep", 0, (index, 0)),
             Command::Audit(_) => world.count("audit", 0, (index, 0)),
+            Command::ClusterMeta(meta) => self.ttl_us = meta.default_ttl_us,
             _ => {}
         }
     }

@@ -182,7 +182,7 @@ impl World {
             (id, Clocks { offset_us, wall_ppm: drift(), mono_ppm: drift() })
         });
         Arc::new(Self {
-            truth: Mutex::new(Truth::new(shape.nodes, shape.ttl)),
+            truth: Mutex::new(Truth::new(shape.nodes)),
             clocks: Mutex::new(clocks.collect()),
             disks: ids.map(|id| Arc::new(Disk::new(id))).collect(),
             members: Mutex::default(),

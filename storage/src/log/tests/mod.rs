@@ -10,7 +10,7 @@ mod small_disk;
 use std::path::Path;
 
 use super::conformance::{self, Fixture};
-use super::{LogOptions, RedbLog};
+use super::{LogOptions, LogStore as _, RedbLog};
 
 const STORE_UUID: u128 = 0x5705;
 
@@ -78,6 +78,20 @@ impl Fixture for DiskWithoutTail {
 #[test]
 fn fulfils_the_contract() {
     conformance::run::<Disk>();
+}
+
+#[test]
+fn what_was_appended_since_the_start_is_read_from_memory() {
+    let disk = Disk::fresh();
+    let store = disk.open();
+    conformance::append(&store, conformance::run_of(1, 0..9)).unwrap();
+    store.close().unwrap();
+    let store = disk.open();
+    conformance::append(&store, conformance::run_of(1, 9..12)).unwrap();
+    let each = conformance::record(1, 9).body.len();
+    assert_eq!(store.read_from_memory(7..12, usize::MAX), None);
+    assert_eq!(store.read_from_memory(9..12, each + 1), Some(conformance::run_of(1, 9..11)));
+    assert_eq!(store.read_from_memory(12..20, usize::MAX), Some(Vec::new()));
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! What a loop has under way beside itself, bounded: counted when it takes off, counted off however it ends, a panic and
+//! a drop included. Nothing is lost by either: who waits for an outcome sees its sender go.
+
+use tokio::sync::mpsc;
+
+/// The count of one loop.
+pub(crate) struct Flights {
+    most: usize,
+    flying: usize,
+    land: mpsc::Sender<()>,
+    landed: mpsc::Receiver<()>,
+}
+
+/// One that is under way, until this is dropped.
+pub(crate) struct Flight(mpsc::Sender<()>);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // There is room for all in flight; a loop that is gone doesn't count any more.
+        let _told = self.0.try_send(());
+    }
+}
+
+impl Flights {
+    /// None yet, and `most` at a time.
+    pub(crate) fn new(most: usize) -> Self {
+        let (land, landed) = mpsc::channel(most);
+        Self { most, flying: 0, land, landed }
+    }
+
+    /// How many are under way.
+    pub(crate) fn flying(&self) -> usize {
+        self.flying
+    }
+
+    /// Whether one more may be.
+    pub(crate) fn has_room(&self) -> bool {
+        self.flying < self.most
+    }
+
+    /// Counts one more. There must be room for it.
+    pub(crate) fn take_off(&mut self) -> Flight {
+        self.flying += 1;
+        Flight(self.land.clone())
+    }
+
+    /// Waits until one has landed or an item has come, and takes in whatever has come by then; false once nothing will come
+    /// any more.
+    pub(crate) async fn wait<T>(&mut self, queue: &mut mpsc::Receiver<T>, mut take: impl FnMut(T)) -> bool {
+        tokio::select! {
+            biased;
+            Some(()) = self.landed.recv() => self.flying -= 1,
+            item = queue.recv() => match item {
+                Some(item) => take(item),
+                None => return false,
+            },
+        }
+        while let Ok(item) = queue.try_recv() {
+            take(item);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_panics_or_is_dropped_has_landed_too() {
+        let (send, mut queue) = mpsc::channel(4);
+        let mut flights = Flights::new(2);
+        let (panicking, dropped) = (flights.take_off(), flights.take_off());
+        assert!(!flights.has_room());
+        let task = tokio::spawn(async move {
+            let _flight = panicking;
+            panic!("as a test wants it");
+        });
+        assert!(task.await.is_err());
+        drop(dropped);
+        for left in [1, 0] {
+            assert!(flights.wait(&mut queue, |_: u8| ()).await);
+            assert_eq!(flights.flying(), left);
+        }
+        assert!(send.try_send(7).is_ok() && send.try_send(8).is_ok());
+        let mut came = Vec::new();
+        assert!(flights.wait(&mut queue, |item| came.push(item)).await);
+        assert_eq!(came, [7, 8]);
+        drop(send);
+        assert!(!flights.wait(&mut queue, |_| ()).await);
+    }
+}

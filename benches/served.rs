@@ -27,15 +27,16 @@ impl Drop for Served {
 }
 
 impl Served {
-    /// A node with its data in `dir`, and these flags, once it is ready.
+    /// A node with its data in `dir`, and these flags, once it is ready. It logs warnings, unless a flag says otherwise.
     pub fn start(dir: &Path, flags: &[String]) -> Result<Self, Fault> {
+        let is_quiet = !flags.iter().any(|flag| flag.starts_with("--log-level"));
         let addr_file = dir.join("addrs.json");
         let child = Command::new(env!("CARGO_BIN_EXE_prefixd"))
             .arg("serve")
             .args(["grpc", "http", "internal", "node"].map(|port| format!("--{port}-addr=127.0.0.1:0")))
             .arg(format!("--addr-file={}", addr_file.display()))
             .arg(format!("--data-dir={}", dir.join("data").display()))
-            .arg("--log-level=warn")
+            .args(is_quiet.then_some("--log-level=warn"))
             .args(flags)
             .stdout(Stdio::null())
             .spawn()?;

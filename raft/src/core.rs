@@ -76,6 +76,8 @@ impl Cut {
 pub(crate) struct CutSlice {
     pub(crate) records: Vec<SnapshotRecord>,
     pub(crate) done: bool,
+    /// How long this walk has kept the thread from anything else at a time, at most.
+    pub(crate) longest_stop_us: u64,
 }
 
 /// Why a slice was not given.
@@ -300,13 +302,14 @@ pub(crate) struct Worker {
     /// The walk that is under way, and how many there were.
     walk: Option<u64>,
     walks: u64,
+    longest_stop_us: u64,
     queue: mpsc::Receiver<Job>,
 }
 
 impl Worker {
     fn new(state: Start, published: Arc<Published>, queue: mpsc::Receiver<Job>) -> Self {
         let counters = Summary { meta_was_set: state.applied.is_some(), ..Summary::default() };
-        let worker = Self { state, published, counters, walk: None, walks: 0, queue };
+        let worker = Self { state, published, counters, walk: None, walks: 0, longest_stop_us: 0, queue };
         if let Some(pos) = worker.state.applied {
             worker.remember(pos.index);
         }
@@ -433,10 +436,12 @@ impl Worker {
         if self.walk.is_some() && !ask.displaces {
             return None;
         }
+        let began_us = self.published.mono_us();
         let info = self.state.index.begin_snapshot(ask.preimage_limit);
         self.walks += 1;
         self.walk = Some(self.walks);
         let start = (self.state.applied, self.state.membership_at, self.state.membership.clone());
+        self.longest_stop_us = self.published.mono_us().saturating_sub(began_us);
         Some(Cut::new(self.walks, start, info, self.state.index.meta().feature_level))
     }
 
@@ -444,8 +449,12 @@ impl Worker {
         if self.walk != Some(id) {
             return Err(CutError::Ended);
         }
-        let slice = match self.state.index.snapshot_slice(max) {
-            Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done }),
+        let began_us = self.published.mono_us();
+        let slice = self.state.index.snapshot_slice(max);
+        self.longest_stop_us = self.longest_stop_us.max(self.published.mono_us().saturating_sub(began_us));
+        let longest_stop_us = self.longest_stop_us;
+        let slice = match slice {
+            Ok(slice) => Ok(CutSlice { records: slice.records, done: slice.done, longest_stop_us }),
             Err(SnapshotOverflow::TooManyChanges { .. }) => Err(CutError::Overflow),
             Err(SnapshotOverflow::NotBegun) => Err(CutError::Ended),
         };

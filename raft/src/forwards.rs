@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// Batches that may wait for the task.
 const QUEUE_BATCHES: usize = 64;
 /// Calls under way at most.
-const IN_FLIGHT: usize = 2;
+const IN_FLIGHT: usize = 4;
 
 /// Brings one command to another node, once.
 pub(crate) trait Road: Ambient {

@@ -154,6 +154,7 @@ impl Builder {
                 writer.put(&generation::encode_record(record)?).map_err(io::Error::other)?;
             }
             if slice.done {
+                tracing::info!(longest_stop_us = slice.longest_stop_us, "the index was walked for a snapshot");
                 break;
             }
         }

@@ -1,5 +1,5 @@
 //! The leader's side of a write: commands of all streams and nodes are stamped with cluster time and joined into log
-//! entries by a byte budget. It lingers only while another entry is in flight, so an idle cluster commits at the
+//! entries by a byte budget. It lingers only while some entries are in flight, so an idle cluster commits at the
 //! disk's speed and a busy one in large entries.
 
 use crate::ambient::Ambient;
@@ -20,8 +20,11 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Commands that may wait for the task.
 const QUEUE_COMMANDS: usize = 4_096;
-/// Log entries in flight at most; full ones may overlap.
+/// Log entries in flight at most.
 const IN_FLIGHT: usize = 4;
+/// Of these, such that need not be full: while the disks write one, followers receive the next, and their logs and the
+/// leader's write together what has come in meanwhile.
+const SMALL_IN_FLIGHT: usize = 3;
 
 /// Where a command landed.
 #[derive(Copy, Clone, Debug)]
@@ -159,7 +162,7 @@ impl ProposerTask {
     fn may_fly(&self, groups: &VecDeque<Group>, flights: &Flights) -> bool {
         match groups.front() {
             None => false,
-            Some(_) if flights.flying() == 0 => true,
+            Some(_) if flights.flying() < SMALL_IN_FLIGHT => true,
             Some(first) => flights.has_room() && (groups.len() > 1 || first.bytes >= self.entry_bytes),
         }
     }

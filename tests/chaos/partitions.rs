@@ -47,8 +47,14 @@ async fn flap(proxy: &Proxy, chances: &mut StdRng) {
     }
 }
 
-/// One fault from its beginning to its end; returns when it was healed.
-async fn round(kind: Kind, cluster: &mut Cluster, proxy: &Proxy, load: &Load, chances: &mut StdRng) -> Instant {
+/// One fault from its beginning to its end; returns when it was healed, and how long there were no writes on the others.
+async fn round(
+    kind: Kind,
+    cluster: &mut Cluster,
+    proxy: &Proxy,
+    load: &Load,
+    chances: &mut StdRng,
+) -> (Instant, Option<Duration>) {
     let leader = cluster.leader().await;
     let lone = if kind == Kind::FollowerAlone { (leader + 1) % NODES } else { leader };
     let (faults, cut_at) = (proxy.faults(), Instant::now());
@@ -59,12 +65,12 @@ async fn round(kind: Kind, cluster: &mut Cluster, proxy: &Proxy, load: &Load, ch
         Kind::Flapping => {
             flap(proxy, chances).await;
             assert!(proxy.faults() > faults, "the network never came apart");
-            return Instant::now();
+            return (Instant::now(), None);
         }
     }
     // What was on its way when it was cut may still be acknowledged, so count from a moment later.
     let settled = cut_at + Duration::from_millis(100);
-    load.writes_since(&others(lone), settled, cluster).await;
+    let without_writes = load.writes_since(&others(lone), settled, cluster).await;
     load.flows(&others(lone), 10, cluster).await;
     tokio::time::sleep(Duration::from_millis(chances.random_range(0..3_000))).await;
     let healed = Instant::now();
@@ -72,7 +78,7 @@ async fn round(kind: Kind, cluster: &mut Cluster, proxy: &Proxy, load: &Load, ch
     assert_eq!(acked, 0, "{kind:?}: n{lone} acknowledged without a quorum\n{}", cluster.logs());
     assert!(proxy.faults() > faults, "{kind:?}: nothing was held back");
     proxy.heal();
-    healed
+    (healed, Some(without_writes))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -89,14 +95,11 @@ async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
         let carried = proxy.carried_bytes();
         load.flows(&[0, 1, 2], 10, &cluster).await;
         assert!(proxy.carried_bytes() > carried, "the nodes don't talk through the proxy");
-        let began = Instant::now();
-        let healed = round(kind, &mut cluster, &proxy, &load, &mut chances).await;
-        if kind != Kind::Flapping {
-            apart.push(healed - began);
-        }
+        let (healed, without_writes) = round(kind, &mut cluster, &proxy, &load, &mut chances).await;
+        without_writes.into_iter().for_each(|took| apart.push(took));
         let took = load.writes_since(&[0, 1, 2], healed, &cluster).await;
         cluster.settle().await;
-        println!("{kind:?}: apart {:?}, writes on all nodes {took:?} after it healed", healed - began);
+        println!("{kind:?}: without writes {without_writes:?}, writes on all nodes {took:?} after it healed");
         healing.push(took);
         ready.push(healed.elapsed());
         load.watcher.assert_sound();
@@ -105,7 +108,7 @@ async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
     let summary = load.finish(&mut cluster).await;
     println!(
         "CHAOS 5 | partitions: leader alone, follower alone, leader mute, leader deaf, flapping | {total} rounds, seed \
-         {seed} | minority acknowledged 0; from healing to a write on every node {}; to all ready {}; apart {} | \
+         {seed} | minority acknowledged 0; from healing to a write on every node {}; to all ready {}; without writes while apart {} | \
          {faults} faults; {summary}",
         healing.line(),
         ready.line(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::codegen::http::HeaderValue;
 
 /// Between samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ pub struct Vitals {
 #[derive(Debug)]
 pub struct Sample {
     /// The cluster's id in hex; empty while there is none.
-    pub cluster: MetadataValue<Ascii>,
+    pub cluster: HeaderValue,
     stale_ms: u64,
     taken: Instant,
 }
@@ -42,7 +42,7 @@ impl Sample {
     fn of(node: &Node) -> Self {
         let cluster = node.cluster_id().and_then(|id| format!("{id:032x}").parse().ok());
         Self {
-            cluster: cluster.unwrap_or_else(|| MetadataValue::from_static("")),
+            cluster: cluster.unwrap_or_else(|| HeaderValue::from_static("")),
             stale_ms: node.stale_ms(),
             taken: Instant::now(),
         }

@@ -7,7 +7,7 @@ use prefixd_index::delta::Delta;
 use prefixd_index::{Index, LookupScratch, RankConfig};
 use prefixd_proto::inferencecache::{CacheEvent, CacheStateUpdate, LookupRouteRequest};
 use prefixd_proto::ingest::{self, Drops};
-use prefixd_proto::lookups;
+use prefixd_proto::lookups::{self, Reply};
 use prost::Message;
 
 const REASONS: [&str; 9] = [
@@ -60,10 +60,11 @@ pub fn run(data: &[u8]) {
 }
 
 fn lookup(index: &Index, message: LookupRouteRequest) {
-    let adapter = message.adapter_id.clone();
     let request = lookups::request(&message, 4_096);
-    let answer = index.view().lookup(&request, index.time_us(), &RankConfig::default(), &mut LookupScratch::default());
-    let sent = lookups::response(answer, adapter, 1);
+    let (config, mut scratch) = (RankConfig::default(), LookupScratch::default());
+    let sent = index.view().with_answer(&request, index.time_us(), &config, &mut scratch, |answer| {
+        Reply { answer: Ok(answer), adapter: &message.adapter_id, latency_us: 1 }.message()
+    });
     assert!(REASONS.contains(&sent.reason_code.as_str()), "{sent:?}");
     for score in &sent.replica_scores {
         assert!(score.score.is_finite() && !score.replica_id.is_empty(), "{sent:?}");

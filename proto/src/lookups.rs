@@ -1,9 +1,9 @@
-//! Gateways' and dashboards' messages to and from core types. Requests are borrowed, answers are moved; nothing is
+//! Gateways' and dashboards' messages to and from core types. Requests are borrowed, answers are lent; nothing is
 //! judged here but the limits on prompts. Deadlines belong to the node, everything else to the index.
 
 use crate::inferencecache as wire;
 use bytes::Bytes;
-use prefixd_index::{CacheState, LookupAnswer, LookupRequest, Prompt};
+use prefixd_index::{AnswerRef, CacheState, LookupRequest, Prompt, Reason, ScoreRef};
 
 /// The request as the index asks it. More than `max_tokens` token ids count as a prompt that can't be tokenized; so
 /// does every prompt text, since there is no tokenizer here. Either is looked at only when there is no hash.
@@ -25,21 +25,44 @@ pub fn request(message: &wire::LookupRouteRequest, max_tokens: usize) -> LookupR
     }
 }
 
-/// The answer on the wire. `adapter` is the request's; it is echoed when the index says so.
-pub fn response(answer: LookupAnswer, adapter: String, latency_us: i64) -> wire::LookupRouteResponse {
-    let scores = answer.scores.into_iter().map(|score| wire::ReplicaScore {
+/// What a LookupRoute call says.
+#[derive(Copy, Clone)]
+pub struct Reply<'a> {
+    /// The index's answer, lent by it; or why it wasn't asked, or not in time.
+    pub answer: Result<&'a AnswerRef<'a>, Reason>,
+    /// The request's adapter; it is echoed when the index says so.
+    pub adapter: &'a str,
+    /// Microseconds spent in the handler.
+    pub latency_us: i64,
+}
+
+impl Reply<'_> {
+    /// The reply on the wire.
+    pub fn message(&self) -> wire::LookupRouteResponse {
+        let mut replica_scores = Vec::new();
+        if let Ok(answer) = self.answer {
+            replica_scores.reserve(answer.len());
+            answer.for_each_score(|score| replica_scores.push(score_to_wire(score)));
+        }
+        let reason = self.answer.map_or_else(|reason| reason, |answer| answer.reason);
+        let is_echoed = self.answer.is_ok_and(|answer| answer.adapter_echo);
+        wire::LookupRouteResponse {
+            replica_scores,
+            reason_code: reason.as_str().to_owned(),
+            lookup_latency_us: self.latency_us,
+            token_ids: Vec::new(),
+            adapter_id: if is_echoed { self.adapter.to_owned() } else { String::new() },
+        }
+    }
+}
+
+fn score_to_wire(score: ScoreRef<'_>) -> wire::ReplicaScore {
+    wire::ReplicaScore {
         replica_id: score.replica.as_ref().to_owned(),
         score: score.score,
         matched_tokens: score.matched_tokens,
         estimated_cache_hit_prob: score.hit_prob,
         tier: score.tier,
-    });
-    wire::LookupRouteResponse {
-        replica_scores: scores.collect(),
-        reason_code: answer.reason.as_str().to_owned(),
-        lookup_latency_us: latency_us,
-        token_ids: Vec::new(),
-        adapter_id: if answer.adapter_echo { adapter } else { String::new() },
     }
 }
 
@@ -64,8 +87,12 @@ pub fn cache_state(state: CacheState) -> wire::GetCacheStateResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prefixd_index::delta::Stats;
-    use prefixd_index::{Reason, ReplicaScore};
+    use prefixd_index::command::{Batch, Command, Stamped};
+    use prefixd_index::delta::{Chain, Delta, PrefixEntry, Stats, Update};
+    use prefixd_index::{Index, LookupScratch, RankConfig};
+
+    const NOW_US: u64 = 1_700_000_000_000_000;
+    const HASHES: [[u8; 8]; 3] = [[1; 8], [2; 8], [3; 8]];
 
     #[test]
     fn a_prompt_is_untokenized_only_where_it_would_be_used() {
@@ -87,21 +114,51 @@ mod tests {
         }
     }
 
+    fn said(index: &Index, model: &str) -> wire::LookupRouteResponse {
+        let message = wire::LookupRouteRequest {
+            model_id: model.into(),
+            tenant_id: "t".into(),
+            hash_scheme: "s".into(),
+            adapter_id: "sql".into(),
+            block_hashes: HASHES.map(|hash| Bytes::copy_from_slice(&hash)).into(),
+            block_token_counts: vec![256; HASHES.len()],
+            ..Default::default()
+        };
+        let (config, mut scratch) = (RankConfig::default(), LookupScratch::default());
+        index.view().with_answer(&request(&message, 10), NOW_US, &config, &mut scratch, |answer| {
+            Reply { answer: Ok(answer), adapter: &message.adapter_id, latency_us: 7 }.message()
+        })
+    }
+
     #[test]
-    fn the_adapter_is_echoed_only_when_the_index_was_consulted() {
-        let score = ReplicaScore { replica: "r".into(), score: 1.5, matched_tokens: 64, hit_prob: 0.5, tier: 2 };
-        let answer =
-            LookupAnswer { scores: vec![score], adapter_echo: true, ..LookupAnswer::early(Reason::PrefixMatch) };
-        let sent = response(answer.clone(), "sql".into(), 7);
-        assert_eq!(
-            (sent.reason_code.as_str(), sent.adapter_id.as_str(), sent.lookup_latency_us),
-            ("PREFIX_MATCH", "sql", 7)
-        );
-        let wire::ReplicaScore { replica_id, score, matched_tokens, estimated_cache_hit_prob, tier } =
-            sent.replica_scores.first().unwrap();
-        assert_eq!((replica_id.as_str(), *score, *matched_tokens), ("r", 1.5, 64));
-        assert_eq!((*estimated_cache_hit_prob, *tier), (0.5, 2));
-        assert!(response(LookupAnswer { adapter_echo: false, ..answer }, "sql".into(), 7).adapter_id.is_empty());
+    fn the_answer_is_the_indexs_and_the_adapter_echoed_only_when_that_was_consulted() {
+        let mut index = Index::new(7);
+        let update = |replica: &str, blocks: usize| {
+            let chain = Chain::pack(&HASHES[..blocks], &vec![256; blocks]);
+            Delta::Update(Update {
+                replica: replica.into(),
+                tenant: "t".into(),
+                model: "m".into(),
+                scheme: "s".into(),
+                timestamp_us: 0,
+                entries: vec![PrefixEntry { adapter: "sql".into(), tier: 2, chain, exact: None }],
+                stats: None,
+            })
+        };
+        let deltas = vec![update("replica-a", 3), update("replica-b", 1)];
+        let batch = Batch { session: 1, sequence: 1, producer: None, deltas };
+        index.apply(1, &Stamped { stamp_us: NOW_US, command: Command::Deltas(vec![batch]) });
+
+        let found = said(&index, "m");
+        assert_eq!((found.reason_code.as_str(), found.adapter_id.as_str()), ("PREFIX_MATCH", "sql"));
+        assert_eq!((found.replica_scores.len(), found.lookup_latency_us), (2, 7));
+        let best = found.replica_scores.first().unwrap();
+        assert_eq!((best.replica_id.as_str(), best.matched_tokens, best.tier), ("replica-a", 768, 2));
+        assert!(best.score > 0.0 && best.estimated_cache_hit_prob > 0.0);
+        let refused = said(&index, "");
+        assert_eq!((refused.reason_code.as_str(), refused.replica_scores.len()), ("NO_HINT", 0));
+        let late = Reply { answer: Err(Reason::Timeout), adapter: "sql", latency_us: 0 }.message();
+        assert_eq!((late.reason_code.as_str(), late.adapter_id.as_str()), ("TIMEOUT", ""));
     }
 
     #[test]

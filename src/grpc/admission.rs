@@ -106,9 +106,8 @@ impl Edge {
 
     /// TIMEOUT for a lookup whose message was never read.
     fn timeout_unread(&self) -> Response<Body> {
-        let answer = self.unread_lookup();
-        let (metadata, message, _) = answer.into_parts();
-        let encoded = message.encode_to_vec();
+        let (reply, headers) = self.unread_lookup();
+        let encoded = reply.message().encode_to_vec();
         let mut frame = Vec::with_capacity(5 + encoded.len());
         // A frame of gRPC: not compressed, its length, the message. A TIMEOUT has a few dozen bytes.
         frame.push(0);
@@ -117,7 +116,7 @@ impl Edge {
         let trailers = HeaderMap::from_iter([(tonic::Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
         let body = Full::new(tonic::codegen::Bytes::from(frame)).with_trailers(async move { Some(Ok(trailers)) });
         let mut response = Response::new(Body::new(body));
-        *response.headers_mut() = metadata.into_headers();
+        *response.headers_mut() = headers;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         response
     }

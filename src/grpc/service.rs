@@ -8,7 +8,8 @@ use prefixd_proto::lookups;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_stream::Empty;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::metadata::MetadataMap;
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 /// The service on one node.
 pub(super) struct CachePlane(pub(super) Arc<Edge>);
@@ -40,7 +41,10 @@ impl InferenceCache for CachePlane {
         self.admit(&request, &request.get_ref().tenant_id)?;
         let arrived = request.extensions().get::<Arrived>().map_or(started, |arrived| arrived.0);
         let caller = deadline::of_caller(request.metadata(), arrived);
-        Ok(self.0.lookup(request.into_inner(), started, caller))
+        let message = request.get_ref();
+        let asked = lookups::request(message, self.0.max_token_ids);
+        let (answer, headers) = self.0.lookup(&asked, started, caller, |reply| reply.message());
+        Ok(Response::from_parts(MetadataMap::from_headers(headers), answer, Extensions::default()))
     }
 
     async fn lookup_pd_route(

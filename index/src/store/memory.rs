@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 /// Words of a granule.
 pub(crate) const GRANULE_WORDS: usize = 8;
 /// Bytes of a cache line, which a granule is.
-const LINE_BYTES: usize = GRANULE_WORDS * size_of::<u64>();
+pub(crate) const LINE_BYTES: usize = GRANULE_WORDS * size_of::<u64>();
 /// Granules of a chunk.
 pub(crate) const CHUNK_GRANULES: u32 = (CHUNK_WORDS / GRANULE_WORDS) as u32;
 /// Bits of a granule's number.
@@ -107,6 +107,12 @@ impl Memory {
     #[inline]
     pub(crate) fn prefetch(&self, granule: u32) {
         prefetch(std::slice::from_ref(self.line(granule)), 1);
+    }
+
+    /// The same for some granules in a row.
+    #[inline]
+    pub(crate) fn prefetch_row(&self, granule: u32, granules: usize) {
+        prefetch(self.words(granule, 0, granules * GRANULE_WORDS), granules);
     }
 }
 
@@ -198,6 +204,7 @@ mod tests {
         assert_eq!(memory.words(CHUNK_GRANULES - 1, 6, 100).len(), 2, "a slice ends with its chunk");
         for granule in [0, 1, CHUNK_GRANULES, 2 * CHUNK_GRANULES, u32::MAX] {
             memory.prefetch(granule);
+            memory.prefetch_row(granule, 3);
             let _ = (memory.line(granule), memory.words(granule, usize::MAX / 2, usize::MAX).len());
         }
     }

@@ -11,7 +11,7 @@
 //!    of the region.
 //! 3. Offsets within a chunk are masked to its size, and slices are cut at its end.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -53,11 +53,14 @@ impl Memory {
     pub(crate) fn grow(&self, chunk: u32) -> Option<u32> {
         let place = self.chunks.get(chunk as usize).filter(|place| place.load(Ordering::Acquire).is_null())?;
         // SAFETY: the layout's size isn't 0.
-        let words = unsafe { alloc_zeroed(LAYOUT) }.cast::<AtomicU64>();
+        let words = unsafe { alloc(LAYOUT) }.cast::<AtomicU64>();
         if words.is_null() {
             return None;
         }
+        // Before anything touches it: pages that are there already stay small ones.
         advise(words, CHUNK_BYTES, Advice::Huge);
+        // SAFETY: allocated just now with room for so many words, and nobody else knows of it.
+        unsafe { words.write_bytes(0, CHUNK_WORDS) };
         // Zeroed bytes are initialised words: an AtomicU64 has the representation of a u64. So invariant 1 holds.
         match place.compare_exchange(ptr::null_mut(), words, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Some(chunk * CHUNK_GRANULES),

@@ -25,14 +25,13 @@ impl<'i> Ranked<'i> {
         ranking.places().iter().filter_map(move |&place| ranking.in_place(place, matches, seats))
     }
 
-    #[inline]
-    fn score(&self, place: u64) -> Option<ScoreRef<'i>> {
-        let (found, seated, score) = self.ranking.in_place(place, self.matches, self.seats)?;
-        Some(ScoreRef {
+    fn scores(self) -> impl Iterator<Item = ScoreRef<'i>> {
+        let aging = self.aging;
+        self.iter().map(move |(found, seated, score)| ScoreRef {
             replica: &seated.replica,
             score,
             matched_tokens: found.tokens,
-            hit_prob: self.aging.freshness(found.seen_us),
+            hit_prob: aging.freshness(found.seen_us),
             tier: rank::reported_tier(found.coldness),
         })
     }
@@ -102,21 +101,16 @@ impl AnswerRef<'_> {
             Scores::Ranked(ranked) => (Some(ranked), &[][..]),
             Scores::Listed(scores) => (None, scores),
         };
-        let places = ranked.map_or(&[][..], |ranked| ranked.ranking.places());
-        let refer = move |&place: &u64| ranked.as_ref()?.score(place);
-        places.iter().filter_map(refer).chain(listed.iter().map(ScoreRef::from))
+        let ranked = ranked.into_iter().flat_map(Ranked::scores);
+        ranked.chain(listed.iter().map(ScoreRef::from))
     }
 
     /// The same answer, owned.
     pub(crate) fn to_owned(&self) -> LookupAnswer {
         let mut scores = Vec::with_capacity(self.len());
-        scores.extend(self.scores().map(|ScoreRef { replica, score, matched_tokens, hit_prob, tier }| ReplicaScore {
-            replica: Arc::clone(replica),
-            score,
-            matched_tokens,
-            hit_prob,
-            tier,
-        }));
+        self.for_each_score(|ScoreRef { replica, score, matched_tokens, hit_prob, tier }| {
+            scores.push(ReplicaScore { replica: Arc::clone(replica), score, matched_tokens, hit_prob, tier });
+        });
         LookupAnswer { reason: self.reason, scores, adapter_echo: self.adapter_echo, credits: self.credits.clone() }
     }
 }

@@ -73,8 +73,10 @@ impl Ranking {
         self.admitted.truncate(len);
     }
 
-    /// Ranks what was admitted and `score` gives a score, which must be a sortable one.
-    pub(crate) fn rank(&mut self, matches: &[Match], mut score: impl FnMut(&Match, u32) -> Option<f32>) {
+    /// Ranks what was admitted and `height` gives a height, the one of a sortable score. Apart, so that the loop has the
+    /// registers to itself.
+    #[inline(never)]
+    pub(crate) fn rank(&mut self, matches: &[Match], mut height: impl FnMut(&Match, u32) -> Option<u32>) {
         let Self { places, strays, spare, admitted, .. } = self;
         places.clear();
         places.resize(admitted.len(), 0);
@@ -83,8 +85,8 @@ impl Ranking {
         for &both in &*admitted {
             let (at, order) = (both as u32, (both >> 32) as u32);
             let Some(found) = matches.get(at as usize) else { continue };
-            let Some(score) = score(found, order) else { continue };
-            let place = place(score, order);
+            let Some(height) = height(found, order) else { continue };
+            let place = (u64::from(height) << 32) | u64::from(order);
             if place >= last
                 && let Some(next) = places.get_mut(len)
             {
@@ -132,12 +134,13 @@ impl Ranking {
     }
 }
 
-/// Where a score stands: descending by score, then ascending by order.
-fn place(score: f32, order: u32) -> u64 {
+/// Where a score stands: descending.
+#[inline]
+pub(crate) fn height(score: f32) -> u32 {
     let bits = score.to_bits();
     // As unsigned numbers these are in the order of `f32::total_cmp`.
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    (u64::from(!ascending) << 32) | u64::from(order)
+    !ascending
 }
 
 fn score_of(place: u64) -> f32 {
@@ -210,6 +213,10 @@ fn sort_by_digits(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
 mod tests {
     use super::*;
     use crate::tests::Dice;
+
+    fn place(score: f32, order: u32) -> u64 {
+        (u64::from(height(score)) << 32) | u64::from(order)
+    }
 
     #[test]
     fn places_are_in_the_order_of_scores_and_give_them_back() {

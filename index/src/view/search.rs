@@ -5,7 +5,7 @@ use super::answer::{AnswerRef, Ranked, Scores};
 use super::holding::Holding;
 use super::names::{Member, Scope, Seated, Seats};
 use super::paths::{Path, look_up};
-use super::ranking::Ranking;
+use super::ranking::{self, Ranking};
 use super::tables::Tables;
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
@@ -158,27 +158,19 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
             tokens.extend(ranking.admitted().filter_map(|at| matches.get(at as usize)).map(|found| found.tokens));
             tokens.sort_unstable();
         }
-        let (all_tokens, ttl_us) = (&**tokens, aging.ttl_us());
         let total = path.scope.servers.get() as usize;
-        let have_stats = path.roster.reporters.get() > 0;
-        // What a match of so many tokens tells; `None` below the floor.
-        let power_of = |tokens: i32| {
-            if !gates::clears_matched_floor(rules, tokens) {
-                return None;
-            }
-            let matching = if is_chain { holding.at_least(tokens, all_tokens) } else { holding.total() as usize };
-            Some(rank::distinguishing_power(matching, total))
-        };
+        let telling = Telling { rules, holding: &holding, all_tokens: tokens, is_chain, total };
+        let (have_stats, ttl_us) = (path.roster.reporters.get() > 0, aging.ttl_us());
         // Of the last match, as the next one mostly has as many tokens.
-        let (mut tokens, mut power) = (0, power_of(0));
+        let (mut tokens, mut power) = (0, telling.power(0));
         ranking.rank(matches, |found, order| {
             if tokens != found.tokens {
-                (tokens, power) = (found.tokens, power_of(found.tokens));
+                (tokens, power) = (found.tokens, telling.power(found.tokens));
             }
             let power = power?;
             if power == 0.0 {
                 // Whatever the other factors are: what isn't a number sorts as 0.
-                return Some(0.0);
+                return Some(ranking::height(0.0));
             }
             let fresh = aging.freshness(found.seen_us);
             let pressure = if have_stats { self.pressure(seats.at(order)?, ttl_us) } else { 1.0 };
@@ -187,7 +179,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
                 * pressure
                 * rank::slo_bias(self.config, self.request.ttft_ms, fresh)
                 * power;
-            Some(rank::sortable(score))
+            Some(ranking::height(rank::sortable(score)))
         });
     }
 
@@ -294,6 +286,30 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         }?;
         let replica = Arc::clone(&serving.get(seed.pick(serving.len())?)?.replica);
         Some(ReplicaScore { replica, score: 0.0, matched_tokens: 0, hit_prob: 0.0, tier: 0 })
+    }
+}
+
+/// What says how much a match tells.
+struct Telling<'t> {
+    rules: &'t Rules,
+    holding: &'t Holding,
+    /// The tokens of all matches, ascending, if `holding` needs them.
+    all_tokens: &'t [i32],
+    is_chain: bool,
+    /// The replicas that serve the scope.
+    total: usize,
+}
+
+impl Telling<'_> {
+    /// How much a match of so many tokens tells; `None` below the floor. Asked seldom, and kept out of the loops that ask.
+    #[inline(never)]
+    fn power(&self, tokens: i32) -> Option<f32> {
+        if !gates::clears_matched_floor(self.rules, tokens) {
+            return None;
+        }
+        let holding = self.holding;
+        let matching = if self.is_chain { holding.at_least(tokens, self.all_tokens) } else { holding.total() as usize };
+        Some(rank::distinguishing_power(matching, self.total))
     }
 }
 

@@ -155,10 +155,11 @@ impl Sight {
     }
 }
 
-/// The first few spans, and the others.
+/// The spans in two parts, so that something can be done between them.
 #[inline]
 fn in_two(spans: &[SpanWords]) -> (&[SpanWords], &[SpanWords]) {
-    spans.split_at_checked(LEAD).unwrap_or((spans, &[]))
+    let lead = spans.len().div_ceil(2).clamp(FEW.min(spans.len()), LEAD);
+    spans.split_at_checked(lead).unwrap_or((spans, &[]))
 }
 
 /// [`Sight::begin`] for some of the spans. Apart, so that the loop has the registers to itself.
@@ -217,7 +218,9 @@ fn go_on_by<'f>(
 type SpanWords = [AtomicU64; SPAN_WORDS];
 
 /// After so many spans the bucket that was asked for before them is likely to be there.
-const LEAD: usize = 8;
+const LEAD: usize = 24;
+/// So few spans aren't worth an interruption.
+const FEW: usize = 4;
 
 /// The part of a slab that a chain goes through.
 #[derive(Copy, Clone)]

@@ -151,8 +151,8 @@ fn score_of(place: u64) -> f32 {
 /// Puts places in order.
 fn sort(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
     match places.len() {
-        ..=FEW => sort_few(places, spare),
-        ..MANY => places.sort_unstable(),
+        0..=FEW => sort_few(places, spare),
+        len if len < MANY => places.sort_unstable(),
         _ => sort_by_digits(places, spare),
     }
 }

@@ -3,18 +3,39 @@
 
 use super::config::RankConfig;
 
-/// 1 for what was just seen, 0 for what is `ttl_us` old or older, falling linearly between. Never 0 below the TTL.
-pub(crate) fn freshness(now_us: u64, seen_us: u64, ttl_us: u64) -> f32 {
-    if seen_us >= now_us {
-        return 1.0;
-    }
-    let age_us = now_us - seen_us;
-    if age_us >= ttl_us { 0.0 } else { (ttl_us - age_us) as f32 / ttl_us as f32 }
+/// How entries age at a time, under a TTL.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Aging {
+    now_us: u64,
+    ttl_us: u64,
+    /// The TTL as what is divided by.
+    ttl: f32,
 }
 
-/// True when an entry last seen then still matches: its freshness is above 0.
-pub(crate) fn is_fresh(now_us: u64, seen_us: u64, ttl_us: u64) -> bool {
-    seen_us >= now_us || now_us - seen_us < ttl_us
+impl Aging {
+    pub(crate) fn new(now_us: u64, ttl_us: u64) -> Self {
+        Self { now_us, ttl_us, ttl: ttl_us as f32 }
+    }
+
+    /// The TTL in microseconds.
+    pub(crate) fn ttl_us(&self) -> u64 {
+        self.ttl_us
+    }
+
+    /// 1 for what was just seen, 0 for what is as old as the TTL or older, falling linearly between. Never 0 below the TTL.
+    #[inline]
+    pub(crate) fn freshness(&self, seen_us: u64) -> f32 {
+        if seen_us >= self.now_us {
+            return 1.0;
+        }
+        let age_us = self.now_us - seen_us;
+        if age_us >= self.ttl_us { 0.0 } else { (self.ttl_us - age_us) as f32 / self.ttl }
+    }
+
+    /// The earliest last-seen of what still matches: its freshness is above 0.
+    pub(crate) fn oldest_us(&self) -> u64 {
+        self.now_us.saturating_sub(self.ttl_us.saturating_sub(1))
+    }
 }
 
 /// What is left of a score under a replica's pressure.
@@ -41,7 +62,7 @@ pub(crate) fn distinguishing_power(matching: usize, total: usize) -> f32 {
 
 /// 1 for a payload of now, 0 at `max_age_us`; a maximum of 0 has no recency.
 pub(crate) fn recency(now_us: u64, payload_us: u64, max_age_us: u64) -> f32 {
-    if max_age_us == 0 { 0.0 } else { freshness(now_us, payload_us, max_age_us) }
+    if max_age_us == 0 { 0.0 } else { Aging::new(now_us, max_age_us).freshness(payload_us) }
 }
 
 /// The tier of a run from its blocks' tiers: how cold one is, the coldest being what the run can promise. Tiers above
@@ -76,13 +97,17 @@ mod tests {
             (100, 0, 10, 0.0),
             (100, 99, 0, 0.0),
             (100, 100, 0, 1.0),
+            (9, 0, 10, 0.1),
+            (u64::MAX, u64::MAX - 10, 10, 0.0),
+            (0, 0, u64::MAX, 1.0),
         ];
         for (now, seen, ttl, expected) in rows {
-            assert_eq!(freshness(now, seen, ttl), expected, "{now} {seen} {ttl}");
-            assert_eq!(is_fresh(now, seen, ttl), expected > 0.0, "{now} {seen} {ttl}");
+            let aging = Aging::new(now, ttl);
+            assert_eq!(aging.freshness(seen), expected, "{now} {seen} {ttl}");
+            assert_eq!(seen >= aging.oldest_us(), expected > 0.0, "{now} {seen} {ttl}");
         }
         let ttl = 1_800_000_000;
-        assert!(freshness(ttl, 1, ttl) > 0.0, "one microsecond below the TTL is not stale");
+        assert!(Aging::new(ttl, ttl).freshness(1) > 0.0, "one microsecond below the TTL is not stale");
     }
 
     #[test]

@@ -11,14 +11,14 @@
 //!    of the region.
 //! 3. Offsets within a chunk are masked to its size, and slices are cut at its end.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Words of a granule.
 pub(crate) const GRANULE_WORDS: usize = 8;
 /// Bytes of a cache line, which a granule is.
-const LINE_BYTES: usize = GRANULE_WORDS * size_of::<u64>();
+pub(crate) const LINE_BYTES: usize = GRANULE_WORDS * size_of::<u64>();
 /// Granules of a chunk.
 pub(crate) const CHUNK_GRANULES: u32 = (CHUNK_WORDS / GRANULE_WORDS) as u32;
 /// Bits of a granule's number.
@@ -53,11 +53,14 @@ impl Memory {
     pub(crate) fn grow(&self, chunk: u32) -> Option<u32> {
         let place = self.chunks.get(chunk as usize).filter(|place| place.load(Ordering::Acquire).is_null())?;
         // SAFETY: the layout's size isn't 0.
-        let words = unsafe { alloc_zeroed(LAYOUT) }.cast::<AtomicU64>();
+        let words = unsafe { alloc(LAYOUT) }.cast::<AtomicU64>();
         if words.is_null() {
             return None;
         }
+        // Before anything touches it: pages that are there already stay small ones.
         advise(words, CHUNK_BYTES, Advice::Huge);
+        // SAFETY: allocated just now with room for so many words, and nobody else knows of it.
+        unsafe { words.write_bytes(0, CHUNK_WORDS) };
         // Zeroed bytes are initialised words: an AtomicU64 has the representation of a u64. So invariant 1 holds.
         match place.compare_exchange(ptr::null_mut(), words, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Some(chunk * CHUNK_GRANULES),
@@ -107,6 +110,12 @@ impl Memory {
     #[inline]
     pub(crate) fn prefetch(&self, granule: u32) {
         prefetch(std::slice::from_ref(self.line(granule)), 1);
+    }
+
+    /// The same for some granules in a row.
+    #[inline]
+    pub(crate) fn prefetch_row(&self, granule: u32, granules: usize) {
+        prefetch(self.words(granule, 0, granules * GRANULE_WORDS), granules);
     }
 }
 
@@ -198,6 +207,7 @@ mod tests {
         assert_eq!(memory.words(CHUNK_GRANULES - 1, 6, 100).len(), 2, "a slice ends with its chunk");
         for granule in [0, 1, CHUNK_GRANULES, 2 * CHUNK_GRANULES, u32::MAX] {
             memory.prefetch(granule);
+            memory.prefetch_row(granule, 3);
             let _ = (memory.line(granule), memory.words(granule, usize::MAX / 2, usize::MAX).len());
         }
     }

@@ -4,17 +4,18 @@
 
 use super::memory;
 use super::slab::{self, Slab};
-use super::span::{self, Span};
+use super::span::{self, Hold, SPAN_WORDS};
 use super::table::{At, Shared};
 use crate::lookup::rank;
+use std::sync::atomic::AtomicU64;
 
 /// Where and when a lookup looks.
 #[derive(Copy, Clone)]
 pub(crate) struct Sight {
     pub(crate) domain: u64,
     pub(crate) partition: u64,
-    pub(crate) now_us: u64,
-    pub(crate) ttl_us: u64,
+    /// What was last seen before doesn't match.
+    pub(crate) oldest_us: u64,
 }
 
 /// One holder's match.
@@ -34,13 +35,22 @@ pub(crate) struct Match {
 
 impl Sight {
     fn find<'m>(&self, shared: &'m Shared, hash: &[u8]) -> Option<(Slab<'m>, u32)> {
-        self.find_hashed(shared, shared.table.hash(self.domain, hash), hash)
+        self.find_hashed(shared, shared.table.hash(self.domain, hash), hash, 1)
     }
 
+    /// Where a hash is that so many others may follow.
     #[inline]
-    fn find_hashed<'m>(&self, shared: &'m Shared, table_hash: u64, hash: &[u8]) -> Option<(Slab<'m>, u32)> {
+    fn find_hashed<'m>(
+        &self,
+        shared: &'m Shared,
+        table_hash: u64,
+        hash: &[u8],
+        most: usize,
+    ) -> Option<(Slab<'m>, u32)> {
         let memory = &shared.memory;
         let is_it = |at: At| {
+            // They come together with the header.
+            Slab::prefetch(memory, at, hash.len(), most);
             let slab = slab::slab_at(memory, at);
             slab.partition() == self.partition && slab.holds(at.position, hash)
         };
@@ -48,16 +58,13 @@ impl Sight {
         Some((slab::slab_at(memory, at), at.position))
     }
 
-    fn is_fresh(&self, span: &Span) -> bool {
-        rank::is_fresh(self.now_us, span.seen_us, self.ttl_us)
-    }
-
     /// All seats that hold `hash`, with the stored token counts.
     pub(crate) fn exact(&self, shared: &Shared, hash: &[u8], matches: &mut Vec<Match>) {
         matches.clear();
         let Some((slab, position)) = self.find(shared, hash) else { return };
         let spans = slab.spans().iter().map(span::read);
-        matches.extend(spans.filter(|span| span.covers(position) && self.is_fresh(span)).map(|span| Match {
+        let holding = spans.filter(|span| span.covers(position) && span.seen_us >= self.oldest_us);
+        matches.extend(holding.map(|span| Match {
             seat: span.seat,
             coldness: rank::coldness(span.tier),
             tokens: span.tokens(position),
@@ -80,7 +87,9 @@ impl Sight {
         let (mut done, mut rest) = (0, hashes);
         let mut next = rest.first().map(table_hash);
         while let (Some(table_hash_now), Some(first)) = (next, rest.first()) {
-            let Some((slab, position)) = self.find_hashed(shared, table_hash_now, first.as_ref()) else { break };
+            let Some((slab, position)) = self.find_hashed(shared, table_hash_now, first.as_ref(), rest.len()) else {
+                break;
+            };
             slab.prefetch_spans();
             // Most likely the chain goes on behind the slab.
             let behind = slab.prefetch_hashes(position, rest.len());
@@ -104,7 +113,7 @@ impl Sight {
                 if let (Some(table_hash), Some(hash)) = (next, after.first())
                     && let Some(at) = table.likely(memory, table_hash)
                 {
-                    Slab::prefetch(memory, at, hash.as_ref().len());
+                    Slab::prefetch(memory, at, hash.as_ref().len(), after.len());
                 }
             };
             let is_alive = match done {
@@ -123,59 +132,95 @@ impl Sight {
     /// Begins a run for each seat that holds the first position. True when one reaches the end of the stretch.
     #[inline]
     fn begin(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut Vec<Match>, ahead: impl Fn()) -> bool {
-        let mut is_alive = false;
-        let spans = slab.spans();
-        matches.reserve(spans.len());
-        for (at, words) in spans.iter().enumerate() {
-            if at == LEAD {
-                ahead();
-            }
-            let span = span::read(words);
-            if span.end <= stretch.position || span.start >= stretch.end || !self.is_fresh(&span) {
-                continue;
-            }
-            if span.start <= stretch.position {
-                let end = span.end.min(stretch.end);
-                let (coldness, depth) = (rank::coldness(span.tier), end - stretch.position);
-                matches.push(Match { seat: span.seat, coldness, tokens: 0, depth, seen_us: span.seen_us });
-                is_alive |= end == stretch.end;
-            } else if let Some(found) = matches.last_mut().filter(|found| found.seat == span.seat) {
-                is_alive |= stretch.extend(found, &span);
-            }
+        let (near, far) = in_two(slab.spans());
+        matches.reserve(near.len() + far.len());
+        let is_alive = begin_by(near, self.oldest_us, stretch, matches);
+        if far.is_empty() {
+            return is_alive;
         }
-        is_alive
+        ahead();
+        begin_by(far, self.oldest_us, stretch, matches) | is_alive
     }
 
     /// Extends the runs that reach the stretch by what their seats hold of it. True when one reaches its end.
     #[inline]
     fn go_on(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut [Match], ahead: impl Fn()) -> bool {
-        let mut is_alive = false;
-        let mut rest = matches;
-        for (at, words) in slab.spans().iter().enumerate() {
-            if at == LEAD {
-                ahead();
-            }
-            let span = span::read(words);
-            if span.end <= stretch.position || span.start >= stretch.end || !self.is_fresh(&span) {
-                continue;
-            }
-            let skip = match rest.first() {
-                Some(found) if found.seat >= span.seat => 0,
-                _ => rest.partition_point(|found| found.seat < span.seat),
-            };
-            rest = rest.get_mut(skip..).unwrap_or(&mut []);
-            match rest.first_mut() {
-                Some(found) if found.seat == span.seat => is_alive |= stretch.extend(found, &span),
-                Some(_) => {}
-                None => break,
-            }
+        let (near, far) = in_two(slab.spans());
+        let (is_alive, rest) = go_on_by(near, self.oldest_us, stretch, matches);
+        if far.is_empty() || rest.is_empty() {
+            return is_alive;
         }
-        is_alive
+        ahead();
+        go_on_by(far, self.oldest_us, stretch, rest).0 | is_alive
     }
 }
 
+/// The spans in two parts, so that something can be done between them.
+#[inline]
+fn in_two(spans: &[SpanWords]) -> (&[SpanWords], &[SpanWords]) {
+    let lead = spans.len().div_ceil(2).clamp(FEW.min(spans.len()), LEAD);
+    spans.split_at_checked(lead).unwrap_or((spans, &[]))
+}
+
+/// [`Sight::begin`] for some of the spans. Apart, so that the loop has the registers to itself.
+#[inline(never)]
+fn begin_by(spans: &[SpanWords], oldest_us: u64, stretch: Stretch, matches: &mut Vec<Match>) -> bool {
+    let mut is_alive = false;
+    for words in spans {
+        let hold = span::hold(words);
+        if hold.seen_us < oldest_us || hold.end <= stretch.position {
+            continue;
+        }
+        if hold.start <= stretch.position {
+            let end = hold.end.min(stretch.end);
+            let (coldness, depth) = (rank::coldness(hold.tier), end - stretch.position);
+            matches.push(Match { seat: hold.seat, coldness, tokens: 0, depth, seen_us: hold.seen_us });
+            is_alive |= end == stretch.end;
+        } else if hold.start < stretch.end
+            && let Some(found) = matches.last_mut().filter(|found| found.seat == hold.seat)
+        {
+            is_alive |= stretch.extend(found, &hold);
+        }
+    }
+    is_alive
+}
+
+/// [`Sight::go_on`] for some of the spans; returns the runs that later spans may extend as well.
+#[inline(never)]
+fn go_on_by<'f>(
+    spans: &[SpanWords],
+    oldest_us: u64,
+    stretch: Stretch,
+    matches: &'f mut [Match],
+) -> (bool, &'f mut [Match]) {
+    let mut is_alive = false;
+    let mut rest = matches;
+    for words in spans {
+        let hold = span::hold(words);
+        if hold.seen_us < oldest_us || hold.end <= stretch.position || hold.start >= stretch.end {
+            continue;
+        }
+        let skip = match rest.first() {
+            Some(found) if found.seat >= hold.seat => 0,
+            _ => rest.partition_point(|found| found.seat < hold.seat),
+        };
+        rest = rest.get_mut(skip..).unwrap_or(&mut []);
+        match rest.first_mut() {
+            Some(found) if found.seat == hold.seat => is_alive |= stretch.extend(found, &hold),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    (is_alive, rest)
+}
+
+/// A span as it lies.
+type SpanWords = [AtomicU64; SPAN_WORDS];
+
 /// After so many spans the bucket that was asked for before them is likely to be there.
-const LEAD: usize = 8;
+const LEAD: usize = 24;
+/// So few spans aren't worth an interruption.
+const FEW: usize = 4;
 
 /// The part of a slab that a chain goes through.
 #[derive(Copy, Clone)]
@@ -189,7 +234,7 @@ struct Stretch {
 impl Stretch {
     /// Extends a run by a span, if it reaches it. True when it then reaches the end of the stretch.
     #[inline]
-    fn extend(&self, found: &mut Match, span: &Span) -> bool {
+    fn extend(&self, found: &mut Match, span: &Hold) -> bool {
         let start = span.start.max(self.position);
         if found.depth != self.done + start - self.position {
             return false;
@@ -202,10 +247,16 @@ impl Stretch {
     }
 }
 
-/// Asks for the hashes of a lookup to be brought near, in case that whoever sent them hasn't just written them.
-pub(crate) fn prefetch_hashes<B>(hashes: &[B]) {
-    const LINES: usize = 24;
-    memory::prefetch(hashes, LINES);
+/// Asks for the hashes of a lookup to be brought near, in case that whoever sent them hasn't just written them: the first
+/// of them, or the others that are worth it. Between the two comes what the first one asks for.
+pub(crate) fn prefetch_hashes<B>(hashes: &[B], are_first: bool) {
+    const FIRST_LINES: usize = 4;
+    const LINES: usize = 32;
+    let first = hashes.len().min(FIRST_LINES * memory::LINE_BYTES / size_of::<B>().max(1));
+    match are_first {
+        true => memory::prefetch(hashes.get(..first).unwrap_or(hashes), FIRST_LINES),
+        false => memory::prefetch(hashes.get(first..).unwrap_or(&[]), LINES - FIRST_LINES),
+    }
 }
 
 /// Goes through all spans, of the dead too: `each` gets the partition's id, the seat, and a span's length and last-seen.

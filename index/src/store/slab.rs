@@ -22,7 +22,9 @@ const HASHES: usize = 7;
 /// Most positions of a slab: one less than a byte counts.
 const MAX_POSITIONS: u32 = 255;
 /// As many cache lines as are worth asking for at a time.
-const MAX_PREFETCH: usize = 16;
+const MAX_PREFETCH: usize = 32;
+/// The same before the header says how many hashes there are.
+const MAX_GUESS: usize = 12;
 /// A slab is at most so large, header included, in granules.
 const MAX_GRANULES: u32 = 64;
 
@@ -71,6 +73,13 @@ pub(crate) fn room(granules: u32, width: u32) -> u32 {
 /// Granules of a slab with room for so many positions.
 pub(crate) fn granules(positions: u32, width: u32) -> u32 {
     (HASHES as u32 + positions * words_of(width) as u32).div_ceil(GRANULE_WORDS as u32)
+}
+
+/// Where so many hashes of so many words from a position on are: the first granule, counted from the slab's, and the number.
+#[inline]
+fn row(position: u32, hashes: usize, each: usize) -> (u32, usize) {
+    let first = HASHES + position as usize * each;
+    ((first / GRANULE_WORDS) as u32, (first % GRANULE_WORDS + hashes * each).div_ceil(GRANULE_WORDS))
 }
 
 /// A slab that may be read.
@@ -138,21 +147,17 @@ impl<'m> Slab<'m> {
     pub(crate) fn prefetch_spans(&self) {
         let (granule, count) = self.spans_word();
         if granule != 0 {
-            let granules = (count * SPAN_WORDS).div_ceil(GRANULE_WORDS).min(8);
-            (granule..).take(granules).for_each(|granule| self.memory.prefetch(granule));
+            self.memory.prefetch_row(granule, (count * SPAN_WORDS).div_ceil(GRANULE_WORDS).min(8));
         }
     }
 
-    /// Asks for the header and the hash at a position to be brought near, of a slab of which nothing is known yet but that
-    /// its hashes may be of that width.
+    /// Asks for the header and so many hashes from a position on to be brought near, of a slab of which nothing is known
+    /// yet but that its hashes may be of that width.
     #[inline]
-    pub(crate) fn prefetch(memory: &Memory, at: At, width: usize) {
+    pub(crate) fn prefetch(memory: &Memory, at: At, width: usize, hashes: usize) {
         memory.prefetch(at.granule);
-        let each = width.div_ceil(size_of::<u64>());
-        let line = (HASHES + at.position as usize * each) / GRANULE_WORDS;
-        if line > 0 {
-            memory.prefetch(at.granule + line as u32);
-        }
+        let (granule, granules) = row(at.position, hashes, width.div_ceil(size_of::<u64>()));
+        memory.prefetch_row(at.granule + granule, granules.min(MAX_GUESS));
     }
 
     /// Asks for the hashes from a position on to be brought near, at most `most` of them; returns how many there are.
@@ -160,12 +165,8 @@ impl<'m> Slab<'m> {
     pub(crate) fn prefetch_hashes(&self, position: u32, most: usize) -> usize {
         let shape = self.shape();
         let count = (shape.used.saturating_sub(position) as usize).min(most);
-        let each = words_of(shape.width);
-        let first = HASHES + position as usize * each;
-        let granules = (first % GRANULE_WORDS + count * each).div_ceil(GRANULE_WORDS).min(MAX_PREFETCH);
-        (self.granule + (first / GRANULE_WORDS) as u32..)
-            .take(granules)
-            .for_each(|granule| self.memory.prefetch(granule));
+        let (granule, granules) = row(position, count, words_of(shape.width));
+        self.memory.prefetch_row(self.granule + granule, granules.min(MAX_PREFETCH));
         count
     }
 

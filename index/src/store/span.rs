@@ -56,6 +56,7 @@ impl Span {
         [self.seen_us, place, pair(self.base as u32, self.step as u32), pair(self.tier as u32, self.accesses)]
     }
 
+    #[inline]
     fn decode(words: [u64; SPAN_WORDS]) -> Self {
         let [seen_us, place, tokens, rest] = words;
         Self {
@@ -78,14 +79,41 @@ fn seat_of(place: u64) -> u32 {
 /// Reads a span whole.
 #[inline]
 pub(crate) fn read<W: Word>(words: &[W; SPAN_WORDS]) -> Span {
+    let (place, seen_us, rest) = together(words);
+    // These never change in place.
+    let tokens = words[2].load(Ordering::Relaxed);
+    Span::decode([seen_us, place, tokens, rest])
+}
+
+/// What a chain is matched by: a span without its token counts and accesses.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) seat: u32,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    pub(crate) seen_us: u64,
+    pub(crate) tier: i32,
+}
+
+/// Reads of a span what a chain is matched by.
+#[inline]
+pub(crate) fn hold<W: Word>(words: &[W; SPAN_WORDS]) -> Hold {
+    let (place, seen_us, rest) = together(words);
+    let Span { seat, start, end, seen_us, tier, .. } = Span::decode([seen_us, place, 0, rest]);
+    Hold { seat, start, end, seen_us, tier }
+}
+
+/// The words that change in place, as they were together: where it is, since when, and the rest.
+#[inline]
+fn together<W: Word>(words: &[W; SPAN_WORDS]) -> (u64, u64, u64) {
     loop {
         let place = words[1].load(Ordering::Acquire);
         let seen_us = words[0].load(Ordering::Acquire);
-        let (tokens, rest) = (words[2].load(Ordering::Relaxed), words[3].load(Ordering::Relaxed));
+        let rest = words[3].load(Ordering::Relaxed);
         // A later time that belongs to a shorter stretch was stored after that stretch, and loading it with acquire
         // shows the stretch here.
         if words[1].load(Ordering::Relaxed) == place {
-            return Span::decode([seen_us, place, tokens, rest]);
+            return (place, seen_us, rest);
         }
     }
 }
@@ -143,6 +171,8 @@ mod tests {
         let words: [AtomicU64; 4] = std::array::from_fn(|_| AtomicU64::new(0));
         write(&words, &span);
         assert_eq!((read(&words), seat(&words)), (span, span.seat));
+        let Span { seat, start, end, seen_us, tier, .. } = span;
+        assert_eq!(hold(&words), Hold { seat, start, end, seen_us, tier });
         assert_eq!((span.tokens(3), span.len()), (8, 252));
         let steps = [span.cut(3, 9), span.cut(0, 9), Span { seen_us: 1, ..span.cut(0, 9) }];
         let steps = steps.into_iter().chain([Span { seen_us: 1, accesses: 3, ..span.cut(0, 9) }]);

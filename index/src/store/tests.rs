@@ -197,7 +197,8 @@ impl Walk {
 
     fn check_runs(&mut self) {
         let (place, chain) = (self.place(), self.chain());
-        let sight = Sight { domain: 5, partition: place.partition, now_us: NOW_US, ttl_us: TTL_US };
+        let sight =
+            Sight { domain: 5, partition: place.partition, oldest_us: rank::Aging::new(NOW_US, TTL_US).oldest_us() };
         let mut matches = Vec::new();
         let _pin = self.shared.readers.pin(1);
         sight.chain(&self.shared, &chain, &mut matches);
@@ -205,7 +206,7 @@ impl Walk {
         for seat in 0..SEATS as u32 {
             let held = chain.iter().map_while(|hash| {
                 let entry = self.map.get(&(place.partition, hash.clone()))?.get(&seat)?;
-                rank::is_fresh(NOW_US, entry.seen_us, TTL_US).then_some(entry)
+                (rank::Aging::new(NOW_US, TTL_US).freshness(entry.seen_us) > 0.0).then_some(entry)
             });
             let run: Vec<&Entry> = held.collect();
             if let Some(seen_us) = run.iter().map(|entry| entry.seen_us).min() {

@@ -2,6 +2,8 @@
 //! waiting for the writer. It must never change state. Names are in `tables` and `names`, entries in the store; lookups
 //! are answered in `search`, over the matches that the store's `runs` finds.
 
+mod answer;
+mod holding;
 pub(crate) mod names;
 mod paths;
 mod ranking;
@@ -17,10 +19,10 @@ use crate::lookup::config::Rules;
 use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, resolve};
 use crate::policy::{PolicySet, PolicySource};
 use crate::store::runs::Match;
+pub use answer::{AnswerRef, ScoreRef};
 use paths::Paths;
 use ranking::Ranking;
 use search::Search;
-pub use search::{AnswerRef, ScoreRef};
 pub(crate) use settings::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

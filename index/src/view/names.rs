@@ -123,10 +123,15 @@ impl Seats {
         self.seated.len()
     }
 
-    /// How many of the seated have a smaller replica id than the one in a seat; `None` if that is empty.
+    /// How many of the seated have a smaller replica id than the one in a seat; more than there are if that is empty.
     #[inline]
-    pub(crate) fn order(&self, seat: u32) -> Option<u32> {
-        self.orders.get(seat as usize).copied().filter(|&order| order != NOBODY)
+    pub(crate) fn order_of(&self, seat: u32) -> u32 {
+        self.orders.get(seat as usize).copied().unwrap_or(NOBODY)
+    }
+
+    /// The same, `None` if the seat is empty.
+    fn order(&self, seat: u32) -> Option<u32> {
+        Some(self.order_of(seat)).filter(|&order| order != NOBODY)
     }
 
     /// Who has an order.

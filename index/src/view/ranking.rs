@@ -5,7 +5,7 @@
 use super::names::{Seated, Seats};
 use crate::store::runs::Match;
 
-/// Up to so many matches are put in order without looking at what order they are in.
+/// Up to so many matches are put in order by counting.
 const FEW: usize = 20;
 /// One in so many may be out of order before all are sorted.
 const MAX_STRAYS: usize = 8;
@@ -24,9 +24,10 @@ pub(crate) struct Ranking {
     spare: Vec<u64>,
     /// By order, one more than the number of the match, for those that have one.
     matches: Vec<u32>,
-    /// Orders that have a match, where these are so few that it isn't worth looking through all.
-    few: Option<Vec<u32>>,
-    spare_few: Vec<u32>,
+    /// What takes part, the order in the high half and the number of the match in the low one. While most members have a
+    /// match they are looked through instead.
+    admitted: Vec<u64>,
+    are_most: bool,
 }
 
 impl Ranking {
@@ -35,78 +36,78 @@ impl Ranking {
         if self.matches.len() < seats.len() {
             self.matches.resize(seats.len(), 0);
         }
-        if let Some(few) = self.few.take() {
-            self.spare_few = few;
-        }
-        if matches <= FEW || matches < seats.len() / 4 {
-            self.spare_few.clear();
-            self.few = Some(std::mem::take(&mut self.spare_few));
-        } else {
+        self.admitted.clear();
+        self.admitted.reserve(matches);
+        self.are_most = matches > FEW && matches >= seats.len() / 4;
+        if self.are_most {
             self.matches.iter_mut().take(seats.len()).for_each(|at| *at = 0);
         }
     }
 
-    /// Lets the match numbered `at`, whose member has that order, take part.
+    /// Lets the match numbered `at`, whose member has that order, take part; false when nobody has it.
     #[inline]
-    pub(crate) fn admit(&mut self, at: u32, order: u32) {
-        if let Some(place) = self.matches.get_mut(order as usize) {
-            *place = at + 1;
-            if let Some(few) = &mut self.few {
-                few.push(order);
-            }
+    pub(crate) fn admit(&mut self, at: u32, order: u32) -> bool {
+        let Some(place) = self.matches.get_mut(order as usize) else { return false };
+        *place = at + 1;
+        if !self.are_most {
+            self.admitted.push((u64::from(order) << 32) | u64::from(at));
         }
+        true
     }
 
-    /// Ranks what was admitted and `score` gives a score, which must be a sortable one.
-    pub(crate) fn rank(
-        &mut self,
-        matches: &[Match],
-        seats: &Seats,
-        mut score: impl FnMut(&Match, &Seated) -> Option<f32>,
-    ) {
-        let Self { places, strays, spare, matches: by_order, few, .. } = self;
-        places.clear();
-        strays.clear();
-        let mut place_of = |order: u32, at: u32| {
-            let found = matches.get(at.checked_sub(1)? as usize)?;
-            Some(place(score(found, seats.at(order)?)?, order))
-        };
-        if let Some(few) = few {
-            let all = few.iter().filter_map(|&order| place_of(order, by_order.get(order as usize).copied()?));
-            places.extend(all);
-            places.sort_unstable();
+    /// All have been admitted.
+    pub(crate) fn end(&mut self, seats: &Seats) {
+        if !self.are_most {
             return;
         }
-        let (mut last, mut is_mixed) = (0, false);
-        let most = seats.len() / MAX_STRAYS;
-        for (order, &at) in (0u32..).zip(by_order.iter().take(seats.len())) {
-            let Some(place) = place_of(order, at) else { continue };
-            if place >= last || is_mixed {
-                last = place;
-                places.push(place);
+        let by_order = self.matches.get(..seats.len()).unwrap_or(&self.matches);
+        self.admitted.resize(by_order.len(), 0);
+        let mut len = 0;
+        for (order, &at) in (0u64..).zip(by_order) {
+            // What nobody has is overwritten by the next.
+            if let Some(place) = self.admitted.get_mut(len) {
+                *place = (order << 32) | u64::from(at.wrapping_sub(1));
+            }
+            len += usize::from(at > 0);
+        }
+        self.admitted.truncate(len);
+    }
+
+    /// Ranks what was admitted and `height` gives a height, the one of a sortable score. Apart, so that the loop has the
+    /// registers to itself.
+    #[inline(never)]
+    pub(crate) fn rank(&mut self, matches: &[Match], mut height: impl FnMut(&Match, u32) -> Option<u32>) {
+        let Self { places, strays, spare, admitted, .. } = self;
+        places.clear();
+        places.resize(admitted.len(), 0);
+        strays.clear();
+        let (mut last, mut len) = (0, 0);
+        for &both in &*admitted {
+            let (at, order) = (both as u32, (both >> 32) as u32);
+            let Some(found) = matches.get(at as usize) else { continue };
+            let Some(height) = height(found, order) else { continue };
+            let place = (u64::from(height) << 32) | u64::from(order);
+            if place >= last
+                && let Some(next) = places.get_mut(len)
+            {
+                (last, *next) = (place, place);
+                len += 1;
             } else {
                 strays.push(place);
-                is_mixed = strays.len() > most;
             }
         }
-        if is_mixed {
+        places.truncate(len);
+        if strays.len() > admitted.len() / MAX_STRAYS {
             places.append(strays);
             sort(places, spare);
-        } else {
+        } else if !strays.is_empty() {
             merge(places, strays);
         }
     }
 
     /// The numbers of all matches that were admitted.
-    pub(crate) fn admitted<'r>(&'r self, seats: &Seats) -> impl Iterator<Item = u32> + use<'r> {
-        let few = self.few.iter().flatten().filter_map(|&order| self.matches.get(order as usize));
-        let all = if self.few.is_some() { 0 } else { seats.len() };
-        few.chain(self.matches.iter().take(all)).filter_map(|at| at.checked_sub(1))
-    }
-
-    /// How many are ranked.
-    pub(crate) fn len(&self) -> usize {
-        self.places.len()
+    pub(crate) fn admitted(&self) -> impl Iterator<Item = u32> {
+        self.admitted.iter().map(|&both| both as u32)
     }
 
     /// The best score.
@@ -114,26 +115,32 @@ impl Ranking {
         self.places.first().map(|&place| score_of(place))
     }
 
-    /// The ranked matches with their members and scores, best first.
-    pub(crate) fn iter<'r>(
-        &'r self,
+    /// The places of what is ranked, best first.
+    pub(crate) fn places(&self) -> &[u64] {
+        &self.places
+    }
+
+    /// What is in a place: the match, its member and its score.
+    #[inline]
+    pub(crate) fn in_place<'r>(
+        &self,
+        place: u64,
         matches: &'r [Match],
         seats: &'r Seats,
-    ) -> impl ExactSizeIterator<Item = Option<(&'r Match, &'r Seated, f32)>> {
-        self.places.iter().map(move |&place| {
-            let order = place as u32;
-            let found = matches.get(self.matches.get(order as usize)?.checked_sub(1)? as usize)?;
-            Some((found, seats.at(order)?, score_of(place)))
-        })
+    ) -> Option<(&'r Match, &'r Seated, f32)> {
+        let order = place as u32;
+        let at = *self.matches.get(order as usize)? as usize;
+        Some((matches.get(at.wrapping_sub(1))?, seats.at(order)?, score_of(place)))
     }
 }
 
-/// Where a score stands: descending by score, then ascending by order.
-fn place(score: f32, order: u32) -> u64 {
+/// Where a score stands: descending.
+#[inline]
+pub(crate) fn height(score: f32) -> u32 {
     let bits = score.to_bits();
     // As unsigned numbers these are in the order of `f32::total_cmp`.
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    (u64::from(!ascending) << 32) | u64::from(order)
+    !ascending
 }
 
 fn score_of(place: u64) -> f32 {
@@ -144,9 +151,24 @@ fn score_of(place: u64) -> f32 {
 /// Puts places in order.
 fn sort(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
     match places.len() {
-        ..MANY => places.sort_unstable(),
+        0..=FEW => sort_few(places, spare),
+        len if len < MANY => places.sort_unstable(),
         _ => sort_by_digits(places, spare),
     }
+}
+
+/// The same by counting for each what comes before it: more comparisons, but none that the processor has to guess.
+fn sort_few(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
+    spare.clear();
+    spare.resize(places.len(), 0);
+    for (at, &place) in places.iter().enumerate() {
+        let (before, after) = places.split_at(at);
+        let earlier = before.iter().map(|&other| usize::from(other <= place)).sum::<usize>();
+        // Itself is not below itself.
+        let later = after.iter().map(|&other| usize::from(other < place)).sum::<usize>();
+        spare[earlier + later] = place;
+    }
+    std::mem::swap(places, spare);
 }
 
 /// Puts a few strays among places that are in order.
@@ -207,6 +229,10 @@ mod tests {
     use super::*;
     use crate::tests::Dice;
 
+    fn place(score: f32, order: u32) -> u64 {
+        (u64::from(height(score)) << 32) | u64::from(order)
+    }
+
     #[test]
     fn places_are_in_the_order_of_scores_and_give_them_back() {
         let scores = [f32::NEG_INFINITY, -2.5, -f32::MIN_POSITIVE, 0.0, 1e-9, 64.0, 64.5, f32::MAX, f32::INFINITY];
@@ -222,7 +248,7 @@ mod tests {
         let mut dice = Dice(31);
         let (mut spare, mut strays) = (Vec::new(), Vec::new());
         for round in 0..600u64 {
-            let len = dice.roll([10, 70, 700, 3_000][round as usize % 4]) as u32;
+            let len = dice.roll([21, 70, 700, 3_000][round as usize % 4]) as u32;
             let odd = [1, 3, 20, 10_000][round as usize / 4 % 4];
             let mut score = || if dice.one_in(odd) { dice.roll(1 << 20) as f32 / 7.0 - 900.0 } else { 5.0 };
             let mut places: Vec<u64> = (0..len).map(|order| place(score(), order * 3)).collect();

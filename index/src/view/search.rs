@@ -1,9 +1,11 @@
 //! Answers lookups from the shared tables: matching, ranking, fallbacks, in the order of the contract's steps. It
 //! reads without a lock and changes nothing; the pure parts are in the `lookup` module, the walk in the store.
 
+use super::answer::{AnswerRef, Ranked, Scores};
+use super::holding::Holding;
 use super::names::{Member, Scope, Seated, Seats};
 use super::paths::{Path, look_up};
-use super::ranking::Ranking;
+use super::ranking::{self, Ranking};
 use super::tables::Tables;
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
@@ -11,8 +13,9 @@ use crate::delta::PackedHashes;
 use crate::limits::RESERVED_TENANT;
 use crate::lookup::affinity::Seed;
 use crate::lookup::config::Rules;
+use crate::lookup::rank::Aging;
 use crate::lookup::resolve::{Input, Resolved, resolve};
-use crate::lookup::{LookupAnswer, LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank};
+use crate::lookup::{LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank};
 use crate::store::runs::{self, Match, Sight};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -42,7 +45,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         if self.request.tenant == RESERVED_TENANT {
             return take(&AnswerRef::early(Reason::NoHint));
         }
-        runs::prefetch_hashes(self.request.block_hashes);
+        runs::prefetch_hashes(self.request.block_hashes, true);
         let rules = Rules::of(self.settings.policies.policies.get(self.request.tenant), self.config);
         let LookupScratch { fingerprints, matches, ranking, tokens, paths, hint } = scratch;
         let resolved = match resolve(self.request, &rules, self.config.block_size, fingerprints) {
@@ -51,11 +54,12 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         };
         let path = paths.find(self.tables, self.request);
         let sight = path.and_then(|path| self.sight(path));
-        if let (Some(sight), Some(first)) = (&sight, resolved.input.first()) {
+        if let (Some((sight, _)), Some(first)) = (&sight, resolved.input.first()) {
             sight.prefetch(&self.tables.store, first);
         }
         // Pinned before the roster is read, so that its seats stay its members'.
         let _pin = self.tables.store.readers.pin(*hint);
+        runs::prefetch_hashes(self.request.block_hashes, false);
         let held = path.map(|path| path.roster.seats.load());
         let none = Seats::default();
         let seats: &Seats = held.as_ref().map_or(&none, |held| held);
@@ -67,9 +71,9 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let Buffers { matches, ranking, .. } = buffers;
         let (reason, scores) = match found {
             Found::PrefixMatch => {
-                let credits = self.credits(&resolved.input, matches, ranking, seats);
-                let (now_us, ttl_us) = (self.now_us, sight.as_ref().map_or(0, |sight| sight.ttl_us));
-                let scores = Scores::Ranked { ranking, matches, seats, now_us, ttl_us };
+                let aging = sight.map_or(Aging::new(self.now_us, 0), |(_, aging)| aging);
+                let ranked = Ranked { ranking, matches, seats, aging };
+                let (credits, scores) = (self.credits(&resolved.input, ranked), Scores::Ranked(ranked));
                 return take(&AnswerRef { reason: Reason::PrefixMatch, adapter_echo: true, credits, scores });
             }
             Found::TenantHot(scores) => (Reason::TenantHot, scores),
@@ -88,7 +92,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let path = look_up(self.tables, self.request);
         let sight = path.as_ref().and_then(|path| Some((path, self.sight(path)?)));
         let mut matches = Vec::new();
-        sight.is_some_and(|(path, sight)| {
+        sight.is_some_and(|(path, (sight, _))| {
             let seats = path.roster.seats.load();
             sight.exact(&self.tables.store, hash, &mut matches);
             matches.iter().any(|found| seats.in_seat(found.seat).is_some_and(|held| *held.replica == *replica))
@@ -100,17 +104,17 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         &self,
         resolved: &Resolved<'_, B>,
         rules: &Rules,
-        path: Option<(&Path, Option<&Sight>)>,
+        path: Option<(&Path, Option<&(Sight, Aging)>)>,
         seats: &Seats,
         buffers: &mut Buffers<'_>,
     ) -> Found {
         if let Some((path, sight)) = path {
             let scope = &path.scope;
-            if let Some(sight) = sight {
+            if let Some((sight, aging)) = sight {
                 let is_chain = !matches!(resolved.input, Input::Exact(_));
                 let holding = buffers.walk(self.tables, sight, &resolved.input, seats);
-                if holding.total > 0 {
-                    self.rank(sight, path, rules, seats, (is_chain, holding), buffers);
+                if holding.total() > 0 {
+                    self.rank(aging, path, rules, seats, (is_chain, holding), buffers);
                     return match buffers.ranking.best() {
                         Some(best) if gates::clears_routing_floor(rules, best) && !resolved.too_short => {
                             Found::PrefixMatch
@@ -130,16 +134,18 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         self.classify().map_or(Found::None, Found::Unknown)
     }
 
-    fn sight(&self, path: &Path) -> Option<Sight> {
+    /// Where and when to look, and how what is found ages.
+    fn sight(&self, path: &Path) -> Option<(Sight, Aging)> {
         let partition = path.partition.as_ref()?;
         let ttl_us = self.settings.ttl_us(self.request.tenant);
-        Some(Sight { domain: path.domain.id, partition: partition.id, now_us: self.now_us, ttl_us })
+        let aging = Aging::new(self.now_us, ttl_us);
+        Some((Sight { domain: path.domain.id, partition: partition.id, oldest_us: aging.oldest_us() }, aging))
     }
 
     /// Ranks the matches that clear the floor of matched tokens; the others count as matching too.
     fn rank(
         &self,
-        sight: &Sight,
+        aging: &Aging,
         path: &Path,
         rules: &Rules,
         seats: &Seats,
@@ -149,43 +155,37 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let Buffers { matches, ranking, tokens } = buffers;
         if !holding.is_whole() {
             tokens.clear();
-            tokens.extend(ranking.admitted(seats).filter_map(|at| matches.get(at as usize)).map(|found| found.tokens));
+            tokens.extend(ranking.admitted().filter_map(|at| matches.get(at as usize)).map(|found| found.tokens));
             tokens.sort_unstable();
         }
         let total = path.scope.servers.get() as usize;
-        let have_stats = path.roster.reporters.get() > 0;
-        let power_of = |least: i32| {
-            let matching = if is_chain { holding.at_least(least, tokens) } else { holding.total as usize };
-            rank::distinguishing_power(matching, total)
-        };
-        // The power of the last match, as the next one mostly has as many tokens.
-        let mut last: Option<(i32, f32)> = None;
-        ranking.rank(matches, seats, |found, seated| {
-            if !gates::clears_matched_floor(rules, found.tokens) {
-                return None;
+        let telling = Telling { rules, holding: &holding, all_tokens: tokens, is_chain, total };
+        let (have_stats, ttl_us) = (path.roster.reporters.get() > 0, aging.ttl_us());
+        // Of the last match, as the next one mostly has as many tokens.
+        let (mut tokens, mut power) = (0, telling.power(0));
+        ranking.rank(matches, |found, order| {
+            if tokens != found.tokens {
+                (tokens, power) = (found.tokens, telling.power(found.tokens));
             }
-            let power = match last {
-                Some((tokens, power)) if tokens == found.tokens => power,
-                _ => power_of(found.tokens),
-            };
-            last = Some((found.tokens, power));
+            let power = power?;
             if power == 0.0 {
                 // Whatever the other factors are: what isn't a number sorts as 0.
-                return Some(0.0);
+                return Some(ranking::height(0.0));
             }
-            let fresh = rank::freshness(self.now_us, found.seen_us, sight.ttl_us);
-            let pressure = if have_stats { self.pressure(&seated.member, sight.ttl_us) } else { 1.0 };
+            let fresh = aging.freshness(found.seen_us);
+            let pressure = if have_stats { self.pressure(seats.at(order)?, ttl_us) } else { 1.0 };
             let score = found.tokens as f32
                 * fresh
                 * pressure
                 * rank::slo_bias(self.config, self.request.ttft_ms, fresh)
                 * power;
-            Some(rank::sortable(score))
+            Some(ranking::height(rank::sortable(score)))
         });
     }
 
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
-    fn pressure(&self, member: &Member, ttl_us: u64) -> f32 {
+    fn pressure(&self, seated: &Seated, ttl_us: u64) -> f32 {
+        let member = &seated.member;
         if !member.has_stats.load(AtomicOrdering::Acquire) {
             return 1.0;
         }
@@ -198,11 +198,11 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 
     /// In an LFU tenant, the accesses that the ranked matches come to.
-    fn credits(&self, input: &Input<'_, B>, matches: &[Match], ranking: &Ranking, seats: &Seats) -> Vec<Credit> {
+    fn credits(&self, input: &Input<'_, B>, ranked: Ranked<'_>) -> Vec<Credit> {
         if !self.settings.is_lfu(self.request.tenant) {
             return Vec::new();
         }
-        let ranked = ranking.iter(matches, seats).flatten();
+        let ranked = ranked.iter();
         ranked.filter_map(|(found, seated, _)| self.credit(input, &seated.replica, found.depth as usize)).collect()
     }
 
@@ -289,158 +289,28 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     }
 }
 
-/// How many matches there are of how many tokens. There are few different counts, as replicas mostly share the same few
-/// stretches.
-#[derive(Default)]
-struct Holding {
-    counts: [(i32, u32); FEW_COUNTS],
-    len: usize,
-    /// The one of `counts` that was found last.
-    last: usize,
-    /// All matches.
-    total: u32,
+/// What says how much a match tells.
+struct Telling<'t> {
+    rules: &'t Rules,
+    holding: &'t Holding,
+    /// The tokens of all matches, ascending, if `holding` needs them.
+    all_tokens: &'t [i32],
+    is_chain: bool,
+    /// The replicas that serve the scope.
+    total: usize,
 }
 
-const FEW_COUNTS: usize = 8;
-
-impl Holding {
-    #[inline]
-    fn note(&mut self, tokens: i32) {
-        self.total += 1;
-        let is_last = |(held, count): &&mut (i32, u32)| *held == tokens && *count > 0;
-        if let Some((_, count)) = self.counts.get_mut(self.last).filter(is_last) {
-            *count += 1;
-            return;
+impl Telling<'_> {
+    /// How much a match of so many tokens tells; `None` below the floor. Asked seldom, and kept out of the loops that ask.
+    #[inline(never)]
+    fn power(&self, tokens: i32) -> Option<f32> {
+        if !gates::clears_matched_floor(self.rules, tokens) {
+            return None;
         }
-        let known = self.counts.iter().take(self.len).position(|(held, _)| *held == tokens);
-        self.last = known.unwrap_or_else(|| {
-            self.len += 1;
-            self.len - 1
-        });
-        if let Some(of) = self.counts.get_mut(self.last) {
-            *of = (tokens, of.1 + 1);
-        }
+        let holding = self.holding;
+        let matching = if self.is_chain { holding.at_least(tokens, self.all_tokens) } else { holding.total() as usize };
+        Some(rank::distinguishing_power(matching, self.total))
     }
-
-    /// False when there are too many different counts.
-    fn is_whole(&self) -> bool {
-        self.len <= FEW_COUNTS
-    }
-
-    /// Matches of at least so many tokens; `all` has the tokens of all, ascending, if there are too many different ones.
-    fn at_least(&self, least: i32, all: &[i32]) -> usize {
-        if self.is_whole() {
-            let enough = self.counts.iter().filter(|(held, _)| *held >= least);
-            enough.map(|(_, count)| *count as usize).sum()
-        } else {
-            all.len() - all.partition_point(|&held| held < least)
-        }
-    }
-}
-
-/// The scores of an answer where they lie.
-#[derive(Copy, Clone)]
-enum Scores<'i> {
-    Ranked { ranking: &'i Ranking, matches: &'i [Match], seats: &'i Seats, now_us: u64, ttl_us: u64 },
-    Listed(&'i [ReplicaScore]),
-}
-
-/// An answer to a lookup that borrows from the index: nothing is copied or counted for it. It lasts as long as the call
-/// that it is given to, which keeps memory from being reused and should be short.
-pub struct AnswerRef<'i> {
-    /// The reason_code.
-    pub reason: Reason,
-    /// True when the answer carries the request's adapter_id.
-    pub adapter_echo: bool,
-    /// As in [`LookupAnswer::credits`].
-    pub credits: Vec<Credit>,
-    scores: Scores<'i>,
-}
-
-/// One ranked replica of an [`AnswerRef`]; its fields are those of [`ReplicaScore`].
-#[derive(Copy, Clone, Debug, PartialEq)]
-pub struct ScoreRef<'i> {
-    /// The replica.
-    pub replica: &'i Arc<str>,
-    /// Higher is better.
-    pub score: f32,
-    /// Tokens of the leading run.
-    pub matched_tokens: i32,
-    /// The estimate that what is promised is still there.
-    pub hit_prob: f32,
-    /// The coldest tier of the run.
-    pub tier: i32,
-}
-
-impl AnswerRef<'_> {
-    fn early(reason: Reason) -> Self {
-        Self { reason, adapter_echo: false, credits: Vec::new(), scores: Scores::Listed(&[]) }
-    }
-
-    /// How many replicas are ranked.
-    pub fn len(&self) -> usize {
-        match self.scores {
-            Scores::Ranked { ranking, .. } => ranking.len(),
-            Scores::Listed(scores) => scores.len(),
-        }
-    }
-
-    /// True when no replica is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Gives each score to `each`, best first.
-    pub fn for_each_score(&self, mut each: impl FnMut(ScoreRef<'_>)) {
-        match self.scores {
-            Scores::Ranked { ranking, matches, seats, now_us, ttl_us } => {
-                for (found, seated, score) in ranking.iter(matches, seats).flatten() {
-                    each(score_ref(found, &seated.replica, score, (now_us, ttl_us)));
-                }
-            }
-            Scores::Listed(scores) => scores.iter().for_each(|score| each(score.into())),
-        }
-    }
-
-    /// Best first.
-    pub fn scores<'a>(&'a self) -> impl Iterator<Item = ScoreRef<'a>> {
-        let (ranked, listed) = match self.scores {
-            Scores::Ranked { ranking, matches, seats, now_us, ttl_us } => {
-                (Some((ranking.iter(matches, seats), (now_us, ttl_us))), &[][..])
-            }
-            Scores::Listed(scores) => (None, scores),
-        };
-        let ranked = ranked.into_iter().flat_map(|(ranked, times)| {
-            let refer = move |(found, seated, score): (&'a Match, &'a Seated, f32)| {
-                score_ref(found, &seated.replica, score, times)
-            };
-            ranked.flatten().map(refer)
-        });
-        ranked.chain(listed.iter().map(ScoreRef::from))
-    }
-
-    /// The same answer, owned.
-    pub(crate) fn to_owned(&self) -> LookupAnswer {
-        let mut scores = Vec::with_capacity(self.len());
-        self.for_each_score(|ScoreRef { replica, score, matched_tokens, hit_prob, tier }| {
-            scores.push(ReplicaScore { replica: Arc::clone(replica), score, matched_tokens, hit_prob, tier });
-        });
-        LookupAnswer { reason: self.reason, scores, adapter_echo: self.adapter_echo, credits: self.credits.clone() }
-    }
-}
-
-impl<'i> From<&'i ReplicaScore> for ScoreRef<'i> {
-    fn from(of: &'i ReplicaScore) -> Self {
-        let ReplicaScore { replica, score, matched_tokens, hit_prob, tier } = of;
-        Self { replica, score: *score, matched_tokens: *matched_tokens, hit_prob: *hit_prob, tier: *tier }
-    }
-}
-
-/// A ranked match as a score, at a time and under a TTL.
-#[inline]
-fn score_ref<'i>(found: &Match, replica: &'i Arc<str>, score: f32, (now_us, ttl_us): (u64, u64)) -> ScoreRef<'i> {
-    let hit_prob = rank::freshness(now_us, found.seen_us, ttl_us);
-    ScoreRef { replica, score, matched_tokens: found.tokens, hit_prob, tier: rank::reported_tier(found.coldness) }
 }
 
 /// The buffers of one lookup.
@@ -465,7 +335,7 @@ impl Buffers<'_> {
             }
             Input::Exact(hash) => {
                 sight.exact(store, hash, matches);
-                self.admit(seats, |found| (true, found.tokens))
+                self.admit_each(seats)
             }
         }
     }
@@ -484,10 +354,9 @@ impl Buffers<'_> {
             sum = sum.saturating_add(count);
             sum
         }));
-        let holding = self.admit(seats, |found| {
-            let last = (found.depth as usize).checked_sub(1);
-            let tokens = last.and_then(|last| sums.get(last)).copied().unwrap_or(0);
-            (tokens > 0, tokens)
+        let holding = self.admit(seats, |depth| {
+            let last = (depth as usize).checked_sub(1);
+            last.and_then(|last| sums.get(last)).copied().unwrap_or(0)
         });
         *self.tokens = sums;
         holding
@@ -495,28 +364,46 @@ impl Buffers<'_> {
 
     /// The same where all blocks have as many tokens.
     fn sum_up_steady(&mut self, tokens: i32, seats: &Seats) -> Holding {
-        self.admit(seats, |found| {
-            // A chain is far shorter than 2^31 blocks.
-            let tokens = tokens.saturating_mul(i32::try_from(found.depth).unwrap_or(i32::MAX));
-            (tokens > 0, tokens)
-        })
+        // A chain is far shorter than 2^31 blocks.
+        self.admit(seats, |depth| tokens.saturating_mul(i32::try_from(depth).unwrap_or(i32::MAX)))
     }
 
-    /// Admits matches to the ranking: `weigh` says of each whether it is worth a score, and how many tokens it has.
+    /// Admits the matches of a chain to the ranking that have any tokens: `tokens_of` says how many a run of so many
+    /// blocks has.
     #[inline]
-    fn admit(&mut self, seats: &Seats, weigh: impl Fn(&Match) -> (bool, i32)) -> Holding {
+    fn admit(&mut self, seats: &Seats, tokens_of: impl Fn(u32) -> i32) -> Holding {
         let Self { matches, ranking, .. } = self;
         let mut holding = Holding::default();
         ranking.begin(matches.len(), seats);
+        // Neighbours mostly have as many blocks: what these come to, and how many haven't been noted.
+        let (mut depth, mut tokens, mut alike) = (0, 0, 0);
         for (at, found) in (0u32..).zip(matches.iter_mut()) {
-            let (is_worth, tokens) = weigh(found);
+            if found.depth != depth {
+                holding.note(tokens, std::mem::take(&mut alike));
+                (depth, tokens) = (found.depth, tokens_of(found.depth));
+            }
             // A seat is empty when its member is retired or newer than the roster.
-            if let Some(order) = seats.order(found.seat).filter(|_| is_worth) {
+            if tokens > 0 && ranking.admit(at, seats.order_of(found.seat)) {
                 found.tokens = tokens;
-                holding.note(tokens);
-                ranking.admit(at, order);
+                alike += 1;
             }
         }
+        holding.note(tokens, alike);
+        ranking.end(seats);
+        holding
+    }
+
+    /// Admits all matches, with the tokens that they have.
+    fn admit_each(&mut self, seats: &Seats) -> Holding {
+        let Self { matches, ranking, .. } = self;
+        let mut holding = Holding::default();
+        ranking.begin(matches.len(), seats);
+        for (at, found) in (0u32..).zip(matches.iter()) {
+            if ranking.admit(at, seats.order_of(found.seat)) {
+                holding.note(found.tokens, 1);
+            }
+        }
+        ranking.end(seats);
         holding
     }
 }

@@ -3,7 +3,8 @@
 //! clocks and memory in `meter`, what is measured of reading in `reads`, of writing in `writes`.
 //!
 //! `cargo bench -p prefixd-index --bench engine [-- NAME...]` runs what has one of the names in its name, or all but the
-//! parts called `large`, which want a name.
+//! parts called `large`, which want a name. Each part has a process of its own: what one leaves behind in the allocator would be
+//! room that the next one seems not to take.
 
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts threads; the core doesn't")]
 
@@ -11,6 +12,11 @@ mod meter;
 mod reads;
 mod sets;
 mod writes;
+
+use std::process::Command;
+
+/// Names the one part that a process runs.
+const PART: &str = "PREFIXD_ENGINE_PART";
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
@@ -30,10 +36,18 @@ fn main() {
         ("tails", writes::tails),
         ("large", || reads::lookups(sets::LARGE, 1)),
     ];
+    let own = std::env::var(PART).ok();
+    let myself = std::env::current_exe().expect("a process has a file");
     for (name, run) in parts {
         let is_wanted = wanted.iter().any(|word| name.contains(word.as_str()));
-        if is_wanted || (wanted.is_empty() && name != "large") {
-            run();
+        if own.is_some() {
+            if own.as_deref() == Some(name) {
+                run();
+            }
+        } else if is_wanted || (wanted.is_empty() && name != "large") {
+            let status = Command::new(&myself).env(PART, name).status();
+            let is_done = status.expect("a bench can start itself").success();
+            assert!(is_done, "{name} did not end well");
         }
     }
 }

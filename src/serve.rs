@@ -1,6 +1,7 @@
 //! One node from its first check to its last flush: the order in which its parts start and stop. It knows every part
 //! and does the work of none.
 
+use crate::cli::print;
 use crate::config::{Config, ServeArgs};
 use crate::grpc;
 use crate::http::listen::HttpLimits;
@@ -250,11 +251,11 @@ fn announce(config: &Config, bound: &Bound) {
         tracing::info!(version, node, %data, %grpc, %http, %internal, %node_port, "listening");
         return;
     }
-    println!(
+    print::line(&format!(
         "prefixd {version}, node {node:?}, data in {data}\n\
          \x20 gRPC      {grpc:<21}  gateways and producers: InferenceCache, health, reflection\n\
          \x20 HTTP      {http:<21}  /healthz /readyz /metrics\n\
          \x20 internal  {internal:<21}  the controller: /snapshot /policy /probe\n\
          \x20 node      {node_port:<21}  other nodes, and operators: prefixd ctl --admin {node_port} status"
-    );
+    ));
 }

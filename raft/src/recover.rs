@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 /// Bytes of log records that are read at a time.
 const READ_BYTES: usize = 8 << 20;
@@ -133,6 +134,7 @@ impl Survey {
                         _ => Sign::Gone,
                     }
                 }
+                _ if takes_connections(&addr).await => Sign::Unheard,
                 _ => Sign::Silent,
             };
             signs.insert(member.node_id, sign);
@@ -241,6 +243,11 @@ fn replay(log: &RedbLog, state: &mut Start) -> Result<(), StartError> {
         }
     }
     Ok(())
+}
+
+/// True when somebody listens there, whatever it speaks.
+async fn takes_connections(addr: &str) -> bool {
+    matches!(tokio::time::timeout(ANSWER_WAIT, TcpStream::connect(addr)).await, Ok(Ok(_)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod member;
 mod policy;
 mod show;
 
+use crate::cli::print;
 use backup::Backup;
 use clap::Subcommand;
 use member::Member;
@@ -108,17 +109,17 @@ async fn ask(args: &Args) -> Result<bool, String> {
         What::Status => {
             let status = node.status(StatusRequest {}).await.map_err(failed)?.into_inner();
             let text = if args.json { show::status_json(&status) } else { show::status(&status) };
-            println!("{text}");
+            print::line(&text);
             Ok(is_healthy(&status))
         }
         What::Digest { at } => {
             let digest = node.digest(DigestRequest { index: *at }).await.map_err(failed)?.into_inner();
-            println!("{}", show::digest(&digest, args.json));
+            print::line(&show::digest(&digest, args.json));
             Ok(true)
         }
         What::Sweep => {
             let swept = node.sweep(SweepRequest {}).await.map_err(failed)?.into_inner();
-            println!("{}", show::sweep(&swept, args.json));
+            print::line(&show::sweep(&swept, args.json));
             Ok(true)
         }
         What::Member(what) => member::run(node, what, args.json).await.map_err(failed),

@@ -1,6 +1,7 @@
 //! `prefixd ctl policy`: shows the set that governs, replaces it, or judges a file without asking anybody. Files are
 //! read as the node reads its policy file, and the node judges what it is sent again.
 
+use crate::cli::print;
 use crate::policy_file;
 use clap::Subcommand;
 use prefixd_index::policy::PolicySet;
@@ -74,11 +75,11 @@ pub(super) fn validate(file: &Path, as_json: bool) -> Result<bool, String> {
             }
             Err(reason) => json!({"valid": false, "reason": reason}),
         };
-        println!("{}", pretty(&value));
+        print::line(&pretty(&value));
         return Ok(judged.is_ok());
     }
     let Judged { set, .. } = judged?;
-    println!("{}: good: {} policies, {} quotas", file.display(), set.policies.len(), set.quotas.len());
+    print::line(&format!("{}: good: {} policies, {} quotas", file.display(), set.policies.len(), set.quotas.len()));
     Ok(true)
 }
 
@@ -89,7 +90,7 @@ pub(super) async fn get(node: AdminClient<Channel>, as_json: bool) -> Result<Res
         Ok(answer) => answer.into_inner(),
         Err(status) => return Ok(Err(status)),
     };
-    println!("{}", shown(&answer, as_json)?);
+    print::line(&shown(&answer, as_json)?);
     if !as_json {
         eprintln!("{}, at {}", if answer.pushed { "pushed" } else { "not pushed" }, answer.applied_index);
     }
@@ -114,7 +115,7 @@ pub(super) async fn set(
     let document = Judged::read(file)?.into_document();
     Ok(node.set_policy(SetPolicyRequest { document }).await.map(|answer| {
         let index = answer.into_inner().index;
-        println!("{}", if as_json { pretty(&json!({"index": index})) } else { format!("committed at {index}") });
+        print::line(&if as_json { pretty(&json!({"index": index})) } else { format!("committed at {index}") });
         true
     }))
 }

@@ -16,9 +16,15 @@ pub enum Sign {
     Gone,
     /// It belongs to another cluster.
     Elsewhere(u128),
+    /// Somebody takes connections at its address and does not answer: it may live, behind a TLS that it wasn't asked by.
+    Unheard,
     /// It did not answer, or nobody asked.
     Silent,
 }
+
+/// Said of members of which nothing is known but that somebody is there.
+const UNHEARD: &str = ". Who takes connections and does not answer counts as there: behind mutual TLS it answers this node's own certificate \
+                       (--node-tls-cert-file, --node-tls-key-file, --node-tls-ca-file)";
 
 /// What the disk and its peers look like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +59,8 @@ pub fn outlook(cluster_id: Option<u128>, node_id: u64, members: &[Member], signs
         ));
     }
     let sign = |voter: &Member| signs.get(&voter.node_id).cloned().unwrap_or(Sign::Silent);
-    let alive = voters.iter().filter(|v| v.node_id == node_id || sign(v) == Sign::Alive).count();
+    let may_live = |voter: &Member| matches!(sign(voter), Sign::Alive | Sign::Unheard);
+    let alive = voters.iter().filter(|v| v.node_id == node_id || may_live(v)).count();
     let others: Vec<String> =
         voters.iter().filter(|v| v.node_id != node_id).map(|v| format!("{} {}", v.name, told(&sign(v)))).collect();
     let others = others.join(", ");
@@ -61,8 +68,9 @@ pub fn outlook(cluster_id: Option<u128>, node_id: u64, members: &[Member], signs
     if alive >= needed {
         return Outlook::Healthy(format!(
             "cluster {cluster_id:032x} has a quorum with this node ({others}; {needed} of {} voters decide): start this node with `prefixd \
-             serve` instead of recovering it. What is recovered all the same is a second cluster beside the first",
-            voters.len()
+             serve` instead of recovering it. What is recovered all the same is a second cluster beside the first{}",
+            voters.len(),
+            if voters.iter().any(|v| sign(v) == Sign::Unheard) { UNHEARD } else { "" },
         ));
     }
     let part = match mine {
@@ -83,6 +91,7 @@ fn told(sign: &Sign) -> String {
         Sign::Alive => "answers".into(),
         Sign::Gone => "has lost its disk".into(),
         Sign::Elsewhere(other) => format!("belongs to cluster {other:032x} now"),
+        Sign::Unheard => "takes connections and does not answer".into(),
         Sign::Silent => "is silent".into(),
     }
 }
@@ -105,6 +114,7 @@ mod tests {
             0 => Sign::Silent,
             1 => Sign::Gone,
             2 => Sign::Elsewhere(9),
+            3 => Sign::Unheard,
             _ => Sign::Alive,
         }
     }
@@ -130,17 +140,18 @@ mod tests {
         for text in ["a1 b2 c3", "a1 b2 c3 d4 e5", "a1? b2 c3 d4", "b2 c3"] {
             let members = members(text);
             let others: Vec<&Member> = members.iter().filter(|member| member.node_id != 1).collect();
-            for code in 0..4u32.pow(others.len() as u32) {
-                let codes: Vec<u32> = (0..others.len() as u32).map(|i| code / 4u32.pow(i) % 4).collect();
+            for code in 0..5u32.pow(others.len() as u32) {
+                let codes: Vec<u32> = (0..others.len() as u32).map(|i| code / 5u32.pow(i) % 5).collect();
                 let signs = others.iter().zip(&codes).map(|(member, code)| (member.node_id, sign(*code))).collect();
                 let voters = members.iter().filter(|member| member.voter).count();
                 let own = usize::from(members.iter().any(|member| member.node_id == 1 && member.voter));
-                let alive = codes.iter().filter(|code| **code == 3).count() + own;
+                let alive = codes.iter().filter(|code| **code >= 3).count() + own;
                 let healthy = alive * 2 > voters;
                 let found = outlook(Some(7), 1, &members, &signs);
                 match &found {
                     Outlook::Healthy(why) => {
-                        assert!(healthy && why.contains("prefixd serve"), "{text} {codes:?}: {why}")
+                        assert!(healthy && why.contains("prefixd serve"), "{text} {codes:?}: {why}");
+                        assert_eq!(why.contains("--node-tls-cert-file"), codes.contains(&3), "{text} {codes:?}: {why}");
                     }
                     Outlook::Lost(why) => {
                         assert!(!healthy, "{text} {codes:?}: {why}");

@@ -167,10 +167,18 @@ impl RaftSnapshotBuilder<SimConfig> for SimBuilder {
             if self.machine.core.life.is_cancelled() {
                 return Err(io::Error::other("this Raft has ended"));
             }
-            let Some(records) = records? else {
-                world.count("snapshot overtaken", node, (0, 0));
-                preimage_entries *= 2;
-                continue;
+            let records = match records {
+                Ok(Some(records)) => records,
+                Ok(None) => {
+                    world.count("snapshot overtaken", node, (0, 0));
+                    preimage_entries *= 2;
+                    continue;
+                }
+                // A snapshot was installed amid the walk, which ended it: another is begun, as the product does it.
+                Err(_) => {
+                    executor::sleep(RETRY_PAUSE).await;
+                    continue;
+                }
             };
             let manifest = generation::manifest(CLUSTER, &begun, records.len() as u64)?;
             let taken = Arc::new(Taken { manifest, records });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Seeds of an ordinary run of the tests.
 const SEEDS: u64 = 1_000;
 /// Seeds within which a planted bug must be found.
-const PLANTED_SEEDS: u64 = 400;
+const PLANTED_SEEDS: u64 = 4_000;
 /// What must have happened in every so many seeds, or the rest shows nothing.
 const HAPPENINGS: [&str; 40] = [
     "a disk is lost",

@@ -30,7 +30,12 @@ fn raft(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &Node
     let roles = ROLES.map(|role| ([("role", role.as_str())], f64::from(u8::from(role == status.role))));
     gauges(encoder, "prefixd_raft_role", "1 for the role that this node plays", roles)?;
     let known = f64::from(u8::from(status.leader.is_some()));
-    gauge(encoder, "prefixd_raft_leader_known", "1 when this node knows a leader", known)?;
+    gauge(
+        encoder,
+        "prefixd_raft_leader_known",
+        "1 when this node knows a leader, and heard of it within twice --election-max",
+        known,
+    )?;
     let changes = status.leader_changes;
     counter(encoder, "prefixd_raft_leader_changes", "Changes of leader seen since start", changes)?;
     let voters = status.members.iter().filter(|member| member.voter).count();

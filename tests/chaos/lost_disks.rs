@@ -70,7 +70,10 @@ async fn two_emptied_nodes_of_three_found_nothing() {
         let statuses = cluster.settle().await;
         let cluster_id = statuses[0].cluster_id.clone();
         let kept = chances.random_range(0..NODES);
-        cluster.kill_all();
+        // Whom nobody hears any more is no leader to name, by a follower or by himself.
+        (0..NODES).filter(|i| *i != kept).for_each(|i| cluster.nodes[i].kill());
+        cluster.wait_for(kept, "no leader that it names", |s| s.leader.is_none()).await;
+        cluster.nodes[kept].kill();
         for i in (0..NODES).filter(|i| *i != kept) {
             cluster.nodes[i].empty_disk();
         }

@@ -20,7 +20,7 @@ const PART: &str = "PREFIXD_ENGINE_PART";
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 14] = [
+    let parts: [(&str, fn()); 15] = [
         ("lookup A", || reads::lookups(sets::A, 1)),
         ("lookup B", || reads::lookups(sets::B, 1)),
         ("lookup C", || reads::lookups(sets::C, 1)),
@@ -33,6 +33,7 @@ fn main() {
         ("sweep", writes::sweep),
         ("clear", writes::clear),
         ("turnover", writes::turnover),
+        ("turnover of sizes", writes::turnover_of_sizes),
         ("tails", writes::tails),
         ("large", || reads::lookups(sets::LARGE, 1)),
     ];

@@ -98,26 +98,39 @@ pub fn clear() {
     drop(reports);
 }
 
-/// Ten turnovers at a cap of 500,000 entries, with chains of another size in each.
+/// Ten turnovers at a cap of 500,000 entries, each with chains of 1 to 256 blocks as they come.
 pub fn turnover() {
+    turn_over("turnover", [None; 11]);
+}
+
+/// The same with chains of one size in each turnover, and of another in the next.
+pub fn turnover_of_sizes() {
+    turn_over("turnover of sizes", [64, 9, 200, 30, 64, 120, 17, 250, 64, 9, 64].map(Some));
+}
+
+fn turn_over(name: &str, sizes: [Option<u64>; 11]) {
     const CAP: u64 = 500_000;
     let mut log = Log::new(CAP);
     // The ring of digests fills with applies, whatever they bring.
     (0..DIGEST_RING).for_each(|_| drop(log.deltas(Vec::new())));
     let mut number = 1u64 << 41;
     let mut first = 0.0;
-    for (round, blocks) in [64u64, 9, 200, 30, 64, 120, 17, 250, 64, 9, 64].into_iter().enumerate() {
-        for _ in 0..CAP / blocks + 1 {
+    for (round, size) in sizes.into_iter().enumerate() {
+        let mut stored = 0;
+        while stored <= CAP {
             number += 1;
-            let hashes: Vec<Vec<u8>> = (0..blocks).map(|at| hash(number, at, 8)).collect();
+            let any_size = || u64::from(hash(number, u64::MAX, 8)[0]) + 1;
+            let hashes: Vec<Vec<u8>> = (0..size.unwrap_or_else(any_size)).map(|at| hash(number, at, 8)).collect();
+            stored += hashes.len() as u64;
             log.deltas(vec![update(number % 64, vec![chain(&hashes)])]);
         }
         let resident = resident_bytes() as f64 / 1e6;
         if round == 0 {
             first = resident;
         }
-        say(&format!("turnover {round}, chains of {blocks}, resident"), resident, "MB");
-        say(&format!("turnover {round}, of the first"), resident / first, "");
+        let of_what = size.map_or_else(|| "1 to 256 blocks".to_owned(), |blocks| format!("{blocks} blocks"));
+        say(&format!("{name} {round}, chains of {of_what}, resident"), resident, "MB");
+        say(&format!("{name} {round}, of the first"), resident / first, "");
     }
 }
 

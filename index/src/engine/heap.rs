@@ -113,6 +113,7 @@ impl Firsts {
             let slab = top.0.slab;
             let Some((first, partition)) = ask(slab) else {
                 PeekMut::pop(top);
+                self.shrink();
                 continue;
             };
             let rank = (first.accesses, first.seen_us, Reverse(first.tokens));
@@ -139,9 +140,18 @@ impl Firsts {
         {
             slabs.push(PeekMut::pop(top).0.slab);
         }
+        self.shrink();
         slabs.sort_unstable();
         slabs.dedup();
         slabs
+    }
+
+    /// Gives back room that a fall in the number of slabs has left.
+    fn shrink(&mut self) {
+        let len = self.items.len();
+        if self.items.capacity() > (FEW * 4).max(len * 4) {
+            self.items.shrink_to(len * 2);
+        }
     }
 
     /// Notes that so many slabs are gone, so that what it has of them is dropped in time.

@@ -1,7 +1,7 @@
 //! Short slabs of one holder put together: what came block by block, each block alone among others, lies in a slab a
 //! block, until it is reported as the chain that it is. It moves keys and changes nothing that anybody can ask for.
 
-use super::edit::{VACANT, copy_hash};
+use super::edit::copy_hash;
 use super::put::{Block, Place};
 use super::slab::{self, SHAPE, Shape, Slab};
 use super::span::{self, Span};
@@ -97,10 +97,9 @@ impl Store {
         }
         let mut position = 0;
         for piece in pieces {
-            let Some(of) = self.records.get_mut(piece.number as usize) else { continue };
-            let old = std::mem::replace(of, VACANT).granule;
+            let Some(old) = self.record(piece.number).map(|record| record.granule) else { continue };
             if piece.number != number {
-                self.free.push(piece.number);
+                self.records.remove(piece.number);
                 self.absorbed += 1;
             }
             let slab = Slab::at(memory, old);
@@ -112,7 +111,7 @@ impl Store {
             }
             self.retire_slab(&slab);
         }
-        if let Some(of) = self.records.get_mut(number as usize) {
+        if let Some(of) = self.records.get_mut(number) {
             *of = super::Record { granule: target, held: total, ..record };
         }
         Some(())

@@ -115,14 +115,14 @@ impl Store {
             let sum = |digest: &mut EntryDigest, spans: &[Span]| sum(slab, spans, (start, end), digest);
             edit.digest = sum(digest, new).wrapping_sub(sum(digest, old));
         }
-        let record = self.records.get_mut(number as usize)?;
+        let record = self.records.get_mut(number)?;
         let held = record.held + edit.born - edit.died;
         if held == 0 {
             self.kill(number, slab);
             return Some(edit);
         }
         self.publish(slab, (low, old, new))?;
-        if let Some(record) = self.records.get_mut(number as usize) {
+        if let Some(record) = self.records.get_mut(number) {
             record.held = held;
         }
         let used = slab.shape().used;
@@ -167,9 +167,7 @@ impl Store {
 
     /// Removes a slab that nobody holds anything of any more, with its keys. Readers that are in it see it as it was.
     fn kill(&mut self, number: u32, slab: &Slab<'_>) {
-        let Some(record) = self.records.get_mut(number as usize) else { return };
-        let Record { domain, granule, .. } = std::mem::replace(record, VACANT);
-        self.free.push(number);
+        let Some(Record { domain, granule, .. }) = self.records.remove(number) else { return };
         let shape = slab.shape();
         let shared = Arc::clone(&self.shared);
         let Shared { memory, table, .. } = &*shared;
@@ -231,7 +229,7 @@ impl Store {
             self.space.give(memory, target, slab::granules(new.shape().room, shape.width));
             return None;
         }
-        if let Some(record) = self.records.get_mut(number as usize) {
+        if let Some(record) = self.records.get_mut(number) {
             record.granule = target;
         }
         for (position, to) in (0..).zip(&to) {
@@ -293,14 +291,11 @@ impl Store {
 
     pub(super) fn keep(&mut self, number: u32, slab: &Slab<'_>, entries: usize) {
         if let Some(watch) = &mut self.watch {
-            let partition = self.records.get(number as usize).map_or(0, |record| record.partition);
+            let partition = self.records.get(number).map_or(0, |record| record.partition);
             watch.keep(number, entries, || Some(super::SlabImage::of(partition, slab)));
         }
     }
 }
-
-/// A number that is nobody's.
-pub(super) const VACANT: Record = Record { granule: 0, partition: 0, domain: 0, held: 0 };
 
 /// A span that starts elsewhere and says the same.
 fn shifted(span: &Span, start: Option<u32>) -> Option<Span> {

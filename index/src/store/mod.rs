@@ -5,16 +5,18 @@
 //! and are removed for is decided in `engine`.
 //!
 //! `memory` is what they share, `space` and `readers` say when a piece of it may be reused, `table` finds keys, `slab` and
-//! `span` are the layout, `edit` and `put` the writer's changes, `runs` what readers ask.
+//! `span` are the layout, `records` what the writer knows of slabs, `edit` and `put` its changes, `runs` what readers ask.
 
 mod absorb;
 mod edit;
+mod lowest;
 #[expect(unsafe_code, reason = "memory that readers and the writer share; everything else is built on its safe face")]
 mod memory;
 #[cfg(all(test, loom))]
 mod models;
 mod put;
 mod readers;
+mod records;
 pub(crate) mod runs;
 mod slab;
 mod space;
@@ -34,30 +36,19 @@ pub(crate) use table::Shared;
 pub(crate) use watch::{SlabImage, Watch};
 
 use crate::block_hash::BlockHash;
+use records::{Record, Records};
 use slab::Slab;
 use space::Space;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use table::Keys;
 
-/// The writer's record of a slab.
-#[derive(Copy, Clone)]
-struct Record {
-    /// Its first granule; 0 when the number is nobody's.
-    granule: u32,
-    partition: u32,
-    domain: u64,
-    /// Positions that somebody holds.
-    held: u32,
-}
-
 /// All entries, for the single writer.
 pub(crate) struct Store {
     shared: Arc<Shared>,
     space: Space,
     keys: Keys,
-    records: Vec<Record>,
-    free: Vec<u32>,
+    records: Records,
     /// Slabs that were put together with others since an edit said so last.
     absorbed: u32,
     /// Pieces that readers may still be in, with the stamp of when they became unreachable.
@@ -93,8 +84,7 @@ impl Store {
             shared,
             space: Space::new(),
             keys: Keys::new(),
-            records: Vec::new(),
-            free: Vec::new(),
+            records: Records::default(),
             absorbed: 0,
             limbo: VecDeque::new(),
             retired: Vec::new(),
@@ -107,8 +97,7 @@ impl Store {
 
     /// How many numbers of slabs there are, those of nobody included.
     pub(crate) fn slabs(&self) -> u32 {
-        // `new_slab` never lets there be more.
-        u32::try_from(self.records.len()).unwrap_or(u32::MAX)
+        self.records.end()
     }
 
     /// The partition of a slab, if there is one of this number.
@@ -117,7 +106,7 @@ impl Store {
     }
 
     fn record(&self, number: u32) -> Option<&Record> {
-        self.records.get(number as usize).filter(|record| record.granule != 0)
+        self.records.get(number)
     }
 
     fn slab(&self, number: u32) -> Option<Slab<'_>> {

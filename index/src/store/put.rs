@@ -217,7 +217,7 @@ impl Store {
             new.header[word].store(slab.header[word].load(Ordering::Relaxed), Ordering::Relaxed);
         }
         new.header[SHAPE].store(Shape { used: shape.used, ..new.shape() }.encode(), Ordering::Release);
-        if let Some(record) = self.records.get_mut(number as usize) {
+        if let Some(record) = self.records.get_mut(number) {
             record.granule = target;
         }
         for position in 0..shape.used {
@@ -248,21 +248,14 @@ impl Store {
 
     /// A slab without positions.
     fn new_slab(&mut self, place: &Place, width: u32, positions: u32) -> Option<u32> {
-        let number = match self.free.last() {
-            Some(&number) => number,
-            None => u32::try_from(self.records.len()).ok().filter(|&number| number < u32::MAX)?,
-        };
+        let number = self.records.next()?;
         let record = Record { granule: 0, partition: place.partition_at, domain: place.domain, held: 0 };
         let granule = self.blank(number, &record, width, positions)?;
         Slab::at(&self.shared.memory, granule).header[PARTITION].store(place.partition, Ordering::Relaxed);
         if let Some(watch) = &mut self.watch {
             watch.keep(number, 0, || None);
         }
-        let record = Record { granule, ..record };
-        match self.free.pop() {
-            Some(_) => self.records[number as usize] = record,
-            None => self.records.push(record),
-        }
+        self.records.insert(Record { granule, ..record });
         Some(number)
     }
 }

@@ -12,7 +12,7 @@ const BLOCK_PAGES: u32 = 4;
 /// Granules of a block.
 const BLOCK: u32 = PAGE * BLOCK_PAGES;
 const CHUNK_PAGES: u32 = CHUNK_GRANULES / PAGE;
-/// After so many pages have become free, those in runs of this length are released if a quarter of all is free.
+/// After so many pages have become free, those in runs of this length are released if an eighth of all is free.
 const RELEASE_PAGES: u32 = 256;
 const RELEASE_RUN: u32 = 32;
 /// Sizes of pieces that blocks are cut into, in granules: the largest for each number of pieces.
@@ -104,7 +104,7 @@ impl Space {
         }
         self.loose = 0;
         let free: u32 = self.free.values().sum();
-        if free >= self.chunks * CHUNK_PAGES / 4 {
+        if free >= self.chunks * CHUNK_PAGES / 8 {
             let runs = self.free.iter().filter(|(_, len)| **len >= RELEASE_RUN);
             runs.for_each(|(first, len)| memory.release(first * PAGE, len * PAGE));
         }

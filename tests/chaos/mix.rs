@@ -172,7 +172,9 @@ fn seconds() -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_it_in_any_order_breaks_nothing() {
     let (seed, chances) = chances("14 mix");
-    let flags = ["--snapshot-log-entries=200", "--keep-log-entries=50", "--sweep-interval=5s"];
+    // Nothing that was reported may expire in a run of hours.
+    let lasting = "--default-ttl=24h";
+    let flags = ["--snapshot-log-entries=200", "--keep-log-entries=50", "--sweep-interval=5s", lasting];
     let (mut cluster, proxy) = Cluster::proxied(NODES as u32, &flags, seed);
     let clocks = match library() {
         Some(library) => cluster.nodes.iter_mut().map(|node| Clock::under(node, library)).collect(),

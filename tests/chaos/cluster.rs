@@ -250,6 +250,25 @@ impl Node {
         }
     }
 
+    /// Sends SIGSTOP and waits until no thread of it runs any more: a busy system lets them go on for a while.
+    pub async fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let began = Instant::now();
+        while !self.stands_still() {
+            assert!(began.elapsed() < PATIENCE, "{} goes on after SIGSTOP", self.name);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let threads = self.child.as_ref().and_then(|c| std::fs::read_dir(format!("/proc/{}/task", c.id())).ok());
+        threads.into_iter().flatten().flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which may have any character in it.
+            stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
+        })
+    }
+
     /// Asks it to stop, and waits until it has.
     pub async fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);

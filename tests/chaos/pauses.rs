@@ -31,8 +31,8 @@ async fn a_stopped_leader_comes_back_as_one_of_many() {
         let pause = Duration::from_millis(chances.random_range(least..most));
         // Lookups wait with the process; its producer has a call under way all the while.
         load.may_not_answer(leader);
+        cluster.nodes[leader].freeze().await;
         let stopped = Instant::now();
-        cluster.nodes[leader].signal(Signal::STOP);
         tokio::time::sleep(pause).await;
         let continued = Instant::now();
         cluster.nodes[leader].signal(Signal::CONT);

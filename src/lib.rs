@@ -15,6 +15,7 @@ pub mod ports;
 pub mod security;
 pub mod serve;
 pub mod telemetry;
+mod threads;
 pub mod tls;
 pub mod vitals;
 pub mod watched;

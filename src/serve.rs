@@ -10,6 +10,7 @@ use crate::metrics::{self, Metrics};
 use crate::ports::{Bound, Ports};
 use crate::security::Security;
 use crate::telemetry::Telemetry;
+use crate::threads::PortThread;
 use crate::tls::Port;
 use crate::vitals::Vitals;
 use prefixd_raft::tls::{PortTls, Room};
@@ -116,6 +117,8 @@ pub struct Running {
     servers: JoinSet<Result<(), Fault>>,
     stopping: CancellationToken,
     closing: CancellationToken,
+    /// What both HTTP ports are served on.
+    _http: PortThread,
 }
 
 impl Running {
@@ -134,14 +137,15 @@ impl Running {
         let metrics = Arc::new(Metrics::default());
         let loaded = Arc::new(OnceLock::new());
         let mut servers = JoinSet::new();
+        let http_thread = PortThread::start("http")?;
         let public = http::public(loaded.clone());
         let limits = config.http_limits();
-        servers.spawn(serve_http(ports.http, None, public, limits, closing.clone()));
+        servers.spawn_on(serve_http(ports.http, None, public, limits, closing.clone()), http_thread.handle());
         let controlled = Arc::new(OnceLock::new());
         let gate = security.gate.clone();
         let internal = http::internal::routes(controlled.clone(), metrics.clone(), gate, limits.timeout);
         let tls = security.internal.as_ref().map(Port::accepting);
-        servers.spawn(serve_http(ports.internal, tls, internal, limits, closing.clone()));
+        servers.spawn_on(serve_http(ports.internal, tls, internal, limits, closing.clone()), http_thread.handle());
         let tls = security.node.as_ref().and_then(Port::for_node);
         let node = Node::start(NodeConfig { tls, ..config.node() }, ports.node).await?;
         let vitals = Vitals::new(&node, stopping.clone());
@@ -159,7 +163,7 @@ impl Running {
         let edge = grpc::Edge::new(config, node.clone(), vitals, metrics, security.tenants.clone(), stopping.clone());
         let (tls, grpc_closing) = (security.grpc.as_ref().map(Port::accepting), closing.clone());
         servers.spawn(async move { Ok(grpc::serve(edge, ports.grpc, tls, room, grpc_closing).await?) });
-        Ok(Self { node, servers, stopping, closing })
+        Ok(Self { node, servers, stopping, closing, _http: http_thread })
     }
 
     /// Resolves when a server ended, which none should.

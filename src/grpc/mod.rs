@@ -10,11 +10,11 @@ mod health;
 mod lookup;
 mod reports;
 mod service;
-mod workers;
 
 use crate::auth::TenantTokens;
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::threads::PortThread;
 use crate::vitals::Vitals;
 use prefixd_index::RankConfig;
 use prefixd_proto::inferencecache::inference_cache_server::InferenceCacheServer;
@@ -94,10 +94,11 @@ pub async fn serve(
     closing: CancellationToken,
 ) -> Result<(), ServeError> {
     let (health, health_driver) = health::service(edge.vitals.clone()).await;
-    let workers = workers::Workers::start()?;
-    let incoming = tls::incoming_among(listener, tls, room, workers.handles())?;
+    let threads = PortThread::start_one_a_core("grpc")?;
+    let runtimes: Vec<_> = threads.iter().map(PortThread::handle).cloned().collect();
+    let incoming = tls::incoming_among(listener, tls, room, &runtimes)?;
     let mut servers = JoinSet::new();
-    for (incoming, runtime) in incoming.into_iter().zip(workers.handles()) {
+    for (incoming, runtime) in incoming.into_iter().zip(&runtimes) {
         servers.spawn_on(serve_some(edge.clone(), health.clone(), incoming, closing.clone()), runtime);
     }
     let serving = async {

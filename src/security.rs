@@ -6,7 +6,7 @@ use crate::auth::tokens::TokenSet;
 use crate::auth::{Gate, TenantTokens, tenants};
 use crate::config::{Config, Knobs};
 use crate::tls::{self, Port};
-use crate::watched::{Refresh, Source, Watched, keep_fresh};
+use crate::watched::{Content, Refresh, Source, Watched, keep_fresh};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,10 @@ fn open<T: Send + Sync + 'static>(
 ) -> Result<Option<Arc<Watched<T>>>, String> {
     let Some(path) = path else { return Ok(None) };
     let source = Source { flag, path: path.clone() };
-    let build = move |contents: &[Vec<u8>]| parse(contents.first().map_or(&[][..], Vec::as_slice));
+    let build = move |contents: &[Content]| match contents {
+        [content] => parse(&content.bytes).map_err(|why| content.problem(&why)),
+        _ => Err(format!("--{flag}: one file was expected")),
+    };
     let one = Watched::open(vec![source], build)?;
     watched.push(one.clone());
     Ok(Some(one))

@@ -50,17 +50,13 @@ pub async fn run(args: ServeArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Err(error) = places(&config) {
+        eprintln!("{error}");
+        return ExitCode::from(2);
+    }
     if check {
-        return match places(&config) {
-            Ok(()) => {
-                crate::cli::print::text(&config.to_toml());
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::from(2)
-            }
-        };
+        crate::cli::print::text(&config.to_toml());
+        return ExitCode::SUCCESS;
     }
     let knobs = &config.knobs;
     let endpoint = knobs.otlp_endpoint.as_deref();

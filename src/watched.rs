@@ -2,6 +2,7 @@
 //! at all; a bad one leaves the old value in force and is said once. This module never knows what the files mean.
 
 use arc_swap::ArcSwap;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A file and the flag that named it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The flag without its dashes.
     pub flag: &'static str,
@@ -23,24 +24,51 @@ pub struct Source {
 }
 
 impl Source {
-    fn read(&self) -> Result<Vec<u8>, String> {
-        let mut content = Vec::new();
-        let read = File::open(&self.path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content));
+    /// Reads it.
+    ///
+    /// # Errors
+    /// No file that can be read, or one that is too large, by its flag and path.
+    pub fn read(&self) -> Result<Content, String> {
+        let mut bytes = Vec::new();
+        let read = File::open(&self.path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
         match read {
             Ok(n) if n as u64 > MAX_FILE_BYTES => Err(self.problem(&format!("is over {MAX_FILE_BYTES} bytes"))),
-            Ok(_) => Ok(content),
+            Ok(_) => Ok(Content { source: self.clone(), bytes }),
             Err(error) => Err(self.problem(&error.to_string())),
         }
     }
 
-    fn problem(&self, what: &str) -> String {
-        format!("--{} {}: {what}", self.flag, self.path.display())
+    /// What is wrong with it, by its flag and path.
+    pub fn problem(&self, what: &str) -> String {
+        format!("{self}: {what}")
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--{} {}", self.flag, self.path.display())
+    }
+}
+
+/// A file as it was read; not to be shown, since it may be a key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Content {
+    /// Where it is from.
+    pub source: Source,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+impl Content {
+    /// What is wrong with it, by its flag and path.
+    pub fn problem(&self, what: &str) -> String {
+        self.source.problem(what)
     }
 }
 
 /// What one read gave: the contents, or why there are none.
-type Contents = Result<Vec<Vec<u8>>, String>;
-type Build<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync>;
+type Contents = Result<Vec<Content>, String>;
+type Build<T> = Box<dyn Fn(&[Content]) -> Result<T, String> + Send + Sync>;
 
 /// A value made of one or more files, the newest good one.
 pub struct Watched<T> {
@@ -53,16 +81,17 @@ pub struct Watched<T> {
 }
 
 impl<T: Send + Sync> Watched<T> {
-    /// Reads the files for the first time. `build` gets their contents in order; its errors must not quote them.
+    /// Reads the files for the first time. `build` gets their contents in order; its errors must name the file at fault
+    /// ([`Content::problem`]) and not quote it.
     ///
     /// # Errors
     /// A file that can't be read or isn't what it should be, by its flag.
     pub fn open(
         sources: Vec<Source>,
-        build: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
+        build: impl Fn(&[Content]) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, String> {
         let contents = read(&sources)?;
-        let value = build(&contents).map_err(|why| named(&sources, &why))?;
+        let value = build(&contents)?;
         Ok(Arc::new(Self {
             sources,
             build: Box::new(build),
@@ -95,7 +124,7 @@ impl<T: Send + Sync> Refresh for Watched<T> {
             return;
         }
         let built = match &contents {
-            Ok(contents) => (self.build)(contents).map_err(|why| named(&self.sources, &why)),
+            Ok(contents) => (self.build)(contents),
             Err(why) => Err(why.clone()),
         };
         *seen = contents;
@@ -140,11 +169,6 @@ fn read(sources: &[Source]) -> Contents {
     sources.iter().map(Source::read).collect()
 }
 
-fn named(sources: &[Source], why: &str) -> String {
-    let flags: Vec<_> = sources.iter().map(|s| format!("--{} {}", s.flag, s.path.display())).collect();
-    format!("{}: {why}", flags.join(", "))
-}
-
 fn paths(sources: &[Source]) -> String {
     sources.iter().map(|source| source.path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -153,9 +177,9 @@ fn paths(sources: &[Source]) -> String {
 mod tests {
     use super::*;
 
-    fn number(contents: &[Vec<u8>]) -> Result<u32, String> {
-        let text = String::from_utf8_lossy(contents.first().ok_or("no file")?).into_owned();
-        text.trim().parse().map_err(|_| "is no number".to_owned())
+    fn number(contents: &[Content]) -> Result<u32, String> {
+        let content = contents.first().ok_or("no file")?;
+        String::from_utf8_lossy(&content.bytes).trim().parse().map_err(|_| content.problem("is no number"))
     }
 
     #[test]

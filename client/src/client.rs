@@ -2,6 +2,7 @@
 
 use crate::health::Health;
 use crate::{Config, Error, retry, secure};
+use prefixd_proto::failure::{self, Failure};
 use prefixd_proto::inferencecache as pb;
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use std::sync::Arc;
@@ -141,6 +142,7 @@ impl Client {
             Kind::Write => (config.write_deadline, writes),
         };
         let mut attempts = 0;
+        let mut earlier = None;
         loop {
             let order = health.order(self.now_ms());
             for (position, &index) in order.iter().enumerate() {
@@ -152,7 +154,7 @@ impl Client {
                 };
                 attempts += 1;
                 let outcome = tokio::time::timeout(timeout, attempt_on(node.stub.clone(), timeout)).await;
-                let status = match outcome.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time"))) {
+                let status = match outcome.unwrap_or_else(|_| Err(failure::late())) {
                     Ok(response) => {
                         health.answered(index);
                         return Ok(Answer::new(response, node, attempts));
@@ -169,7 +171,11 @@ impl Client {
                 let elapsed = started.elapsed();
                 if attempts >= config.attempts_max || elapsed + pause >= deadline {
                     let endpoint = Arc::clone(&node.endpoint);
-                    return Err(Error::Exhausted { attempts, elapsed, endpoint, status: Box::new(status) });
+                    let earlier = earlier.filter(|_| Failure::of(&status) == Failure::Deadline);
+                    return Err(Error::Exhausted { attempts, elapsed, endpoint, status: Box::new(status), earlier });
+                }
+                if Failure::of(&status) != Failure::Deadline {
+                    earlier = Some((Arc::clone(&node.endpoint), Box::new(status)));
                 }
                 tokio::time::sleep(pause).await;
             }

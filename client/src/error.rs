@@ -1,6 +1,7 @@
 //! What can go wrong with a call, told so that the caller knows whether the cluster, the request or the configuration
 //! is at fault.
 
+use prefixd_proto::failure::{Port, told};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,20 +24,21 @@ pub enum Error {
         reason: String,
     },
     /// A node answered that the call itself is at fault; another node would say the same, so none was asked.
-    #[error("{endpoint} refused the call: {} ({:?})", status.message(), status.code())]
+    #[error("{endpoint} {}", told(status, Port::Grpc))]
     Refused {
         /// The node that answered.
         endpoint: Arc<str>,
         /// Its answer.
         status: Box<tonic::Status>,
     },
-    /// No node answered before the deadline or the limit on attempts. A write may or may not have been applied;
+    /// No node did it before the deadline or the limit on attempts. A write may or may not have been applied;
     /// repeating it is harmless.
     #[error(
-        "no node answered within {:.1} s ({attempts} attempts); the last, {endpoint}, said: {} ({:?})",
+        "given up after {:.1} s and {}: {endpoint} {}{}",
         elapsed.as_secs_f64(),
-        status.message(),
-        status.code()
+        counted(*attempts),
+        told(status, Port::Grpc),
+        before(earlier.as_ref())
     )]
     Exhausted {
         /// How many calls were made.
@@ -47,6 +49,8 @@ pub enum Error {
         endpoint: Arc<str>,
         /// What came of it.
         status: Box<tonic::Status>,
+        /// When the last attempt was cut off by the deadline: the last node before that did fail by itself, and how.
+        earlier: Option<(Arc<str>, Box<tonic::Status>)>,
     },
     /// A write was answered, but not accepted.
     #[error("{endpoint} did not accept the write: {reason_code}")]
@@ -63,4 +67,15 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Exhausted { .. })
     }
+}
+
+fn counted(attempts: u32) -> String {
+    format!("{attempts} {}", if attempts == 1 { "attempt" } else { "attempts" })
+}
+
+fn before(earlier: Option<&(Arc<str>, Box<tonic::Status>)>) -> String {
+    let said = |(endpoint, status): &(Arc<str>, Box<tonic::Status>)| {
+        format!("; before that {endpoint} {}", told(status, Port::Grpc))
+    };
+    earlier.map(said).unwrap_or_default()
 }

@@ -1,17 +1,18 @@
 //! When to try again: which answers another node may better, and how long to pause. Pure; randomness is an argument.
 
-use std::error::Error as _;
+use prefixd_proto::failure::Failure;
 use std::time::Duration;
 use tonic::{Code, Status};
 
 /// Whether another attempt can help. UNAVAILABLE and RESOURCE_EXHAUSTED are the contract's own words for "later";
-/// anything that arose on this side of the wire (refused, reset, timed out) is the connection's fault. A status that a
-/// node sent carries no source, one made from a connection error does.
+/// anything that arose on this side of the wire (refused, reset, timed out) is the connection's fault.
 pub(crate) fn is_retryable(status: &Status) -> bool {
-    match status.code() {
-        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded => true,
-        Code::Unknown | Code::Internal | Code::Cancelled => status.source().is_some(),
-        _ => false,
+    match Failure::of(status) {
+        Failure::Deadline | Failure::Unreachable(_) | Failure::Broken(_) => true,
+        Failure::Unreadable(_) | Failure::UnknownCall => false,
+        Failure::Answered { code, .. } => {
+            matches!(code, Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded)
+        }
     }
 }
 

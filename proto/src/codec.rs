@@ -3,8 +3,9 @@
 //! message is encoded into room of its own size, where the stock codec takes 8 KiB for either side of every call.
 
 use bytes::Buf;
-use prost::Message;
+use prost::{DecodeError, Message};
 use std::marker::PhantomData;
+use std::sync::Arc;
 use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
@@ -57,6 +58,15 @@ impl<T: Message> Encoder for Fitted<T> {
     }
 }
 
+/// The status of bytes that are no message: who sent them is at fault, on a server as well as on a client. The source
+/// goes no further than this process, and tells the two apart ([`crate::failure`]).
+#[cold]
+fn unreadable(error: DecodeError) -> Status {
+    let mut status = Status::invalid_argument(format!("not a message of this call: {error}"));
+    status.set_source(Arc::new(error));
+    status
+}
+
 /// Decodes from a buffer that doesn't change any more.
 #[derive(Debug)]
 pub struct Frozen<U>(PhantomData<fn() -> U>);
@@ -67,7 +77,7 @@ impl<U: Message + Default> Decoder for Frozen<U> {
 
     fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let message = buf.copy_to_bytes(buf.remaining());
-        U::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))
+        U::decode(message).map(Some).map_err(unreadable)
     }
 
     fn buffer_settings(&self) -> BufferSettings {

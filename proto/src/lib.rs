@@ -4,6 +4,7 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test may panic"))]
 
 pub mod codec;
+pub mod failure;
 pub mod ingest;
 pub mod keyed;
 pub mod lookups;

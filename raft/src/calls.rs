@@ -5,6 +5,7 @@ use crate::dial::{Dialer, Purpose};
 use crate::face::Peer;
 use crate::membership::{JoinAnswer, JoinAsk, Member, PeerAnswer, Peers, Promise, PromiseAnswer, Standing};
 use crate::network;
+use prefixd_proto::failure::{self, Port};
 use prefixd_proto::node as wire;
 use prefixd_proto::node::node_client::NodeClient;
 use std::sync::Arc;
@@ -27,12 +28,13 @@ impl Calls {
     /// The whole status message, for the clock and for readiness.
     pub(crate) async fn raw_status(&self, addr: &str) -> Result<wire::PeerStatusResponse, String> {
         let request = wire::PeerStatusRequest { node_name: self.node_name.clone() };
-        self.client(addr)?.peer_status(request).await.map(tonic::Response::into_inner).map_err(|e| e.to_string())
+        self.client(addr)?.peer_status(request).await.map(tonic::Response::into_inner).map_err(|e| told(&e))
     }
 }
 
-fn said(status: &tonic::Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
+/// What a call to a peer that has no answer is told as.
+pub(crate) fn told(status: &tonic::Status) -> String {
+    failure::told(status, Port::Node)
 }
 
 impl Peers for Calls {
@@ -42,7 +44,7 @@ impl Peers for Calls {
 
     async fn promise(&self, peer: &Peer, promise: &Promise) -> Result<PromiseAnswer, String> {
         let request = wire::PromiseRequest { promise: Some(promise_to_wire(promise)) };
-        let answer = self.client(&peer.addr)?.promise(request).await.map_err(|e| said(&e))?.into_inner();
+        let answer = self.client(&peer.addr)?.promise(request).await.map_err(|e| told(&e))?.into_inner();
         Ok(match answer.promised {
             true => PromiseAnswer::Promised,
             false => {
@@ -62,7 +64,7 @@ impl Peers for Calls {
             promotion: ask.promotion,
             moved: false,
         };
-        let answer = self.client(&peer.addr)?.join(request).await.map_err(|e| said(&e))?.into_inner();
+        let answer = self.client(&peer.addr)?.join(request).await.map_err(|e| told(&e))?.into_inner();
         use wire::join_response::Outcome;
         Ok(match answer.outcome() {
             Outcome::Learner => JoinAnswer::Learner,

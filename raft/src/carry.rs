@@ -72,7 +72,7 @@ impl Road for Inner {
         // Not all metrics: those change with every entry, and would wake every call under way.
         let mut watched = raft.server_metrics();
         let command = record::encode_forward(&command).map_err(|e| Refusal::Unreadable(e.to_string()))?;
-        let mut client = self.calls.client(&addr).map_err(unavailable)?;
+        let mut client = self.calls.client(&addr).map_err(|why| unavailable(format!("{addr} {why}")))?;
         let mut request =
             tonic::Request::new(wire::ForwardRequest { header: Some(me.header(leader)), command: command.into() });
         request.set_timeout(until.saturating_duration_since(Instant::now()));
@@ -89,7 +89,7 @@ impl Road for Inner {
             () = tokio::time::sleep_until(until) => return Err(unavailable("the leader did not answer in time".into())),
         };
         let response = response
-            .map_err(|e| unavailable(format!("the leader at {addr}: {:?} {}", e.code(), e.message())))?
+            .map_err(|e| unavailable(format!("the leader known last, at {addr}, {}", crate::calls::told(&e))))?
             .into_inner();
         use wire::forward_response::Outcome;
         match response.outcome() {

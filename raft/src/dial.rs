@@ -50,7 +50,8 @@ impl Dialer {
         }
     }
 
-    /// A channel to an address; it connects when it is first used.
+    /// A channel to an address; it connects when it is first used. The error is the end of a sentence that begins with
+    /// the address.
     pub(crate) fn channel(&self, addr: &str, purpose: Purpose) -> Result<Channel, String> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (addr.to_owned(), purpose);
@@ -61,7 +62,7 @@ impl Dialer {
             channels.clear();
         }
         let endpoint = Endpoint::from_shared(format!("http://{addr}"))
-            .map_err(|e| format!("{addr} is no address of a node port (host:port): {e}"))?
+            .map_err(|e| format!("is no address of a node port (host:port): {e}"))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)

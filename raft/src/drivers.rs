@@ -159,6 +159,7 @@ async fn watch(inner: Arc<Inner>) {
             if metrics.current_leader != leader && metrics.current_leader.is_some() {
                 leader = metrics.current_leader;
                 inner.leader_changes.fetch_add(1, Ordering::Relaxed);
+                inner.leader_known_last.store(leader.unwrap_or(0), Ordering::Relaxed);
                 let role = metrics.state == ServerState::Leader;
                 let leader = leader.map(|id| format!("{id:016x}"));
                 tracing::info!(term = metrics.current_term, leader, lead_here = role, "the leader changed");

@@ -71,7 +71,7 @@ impl Inner {
         let _one_at_a_time = self.receiving.lock().await;
         let request = wire::FetchSnapshotRequest { header: Some(me.header(status.node_id)), at_least: purged.index };
         let mut client = network::client(self.dialer.channel(addr, Purpose::Bulk)?);
-        let said = |status: Status| status.message().to_owned();
+        let said = |status: Status| crate::calls::told(&status);
         let opened = tokio::time::timeout(CHUNK_TIMEOUT, client.fetch_snapshot(request)).await;
         let mut chunks = opened.map_err(|_| "no answer in time".to_owned())?.map_err(said)?.into_inner();
         let head = tokio::time::timeout(CHUNK_TIMEOUT, chunks.message()).await;

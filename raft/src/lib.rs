@@ -25,6 +25,7 @@ mod generation;
 mod join;
 mod lanes;
 mod late;
+mod leaderless;
 mod life;
 mod log;
 mod machine;

@@ -48,6 +48,15 @@ fn stays(members: &[Member], heard: &[u64], is_changing: bool, ask: &JoinAsk) ->
     is_changing.then(|| JoinAnswer::Busy { reason: "another change of the membership is under way".into() })
 }
 
+/// Whether a leader that answered so has the new address; `None` when it may have it later. Pure.
+fn taken(outcome: Outcome) -> Option<bool> {
+    match outcome {
+        Outcome::Learner | Outcome::Voter => Some(true),
+        Outcome::Refused => Some(false),
+        Outcome::Busy | Outcome::NotLeader | Outcome::Unspecified => None,
+    }
+}
+
 impl Inner {
     /// Asks the leader for this node's new address, by way of whoever answers. For a member that hears from no leader, from
     /// time to time.
@@ -77,17 +86,26 @@ impl Inner {
             let Ok(mut client) = self.calls.client(&addr) else { continue };
             match tokio::time::timeout(ANSWER_WAIT, client.join(request.clone())).await {
                 Ok(Ok(answer)) if answer.get_ref().outcome() != Outcome::NotLeader => {
-                    let reason = answer.into_inner().reason;
-                    return tracing::info!(
-                        addr = self.advertise_addr,
-                        reason,
-                        "the leader was told this node's new address"
-                    );
+                    let answer = answer.into_inner();
+                    return self.tell_of_move(answer.outcome(), &answer.reason);
                 }
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::debug!(addr, %error, "a peer did not take this node's new address"),
+                Ok(Err(status)) => {
+                    let why = crate::calls::told(&status);
+                    tracing::debug!(addr, why, "a peer did not take this node's new address");
+                }
                 Err(_) => tracing::debug!(addr, "a peer did not answer"),
             }
+        }
+    }
+
+    /// Says what the leader made of the new address.
+    fn tell_of_move(&self, outcome: Outcome, reason: &str) {
+        let addr = &self.advertise_addr;
+        match taken(outcome) {
+            Some(true) => tracing::info!(addr, "the leader has this node's new address"),
+            Some(false) => tracing::warn!(addr, reason, "the leader refuses this node's new address"),
+            None => tracing::info!(addr, reason, "the leader does not take this node's new address yet: asked again"),
         }
     }
 
@@ -153,8 +171,8 @@ impl Inner {
     async fn is_there(&self, ask: &JoinAsk) -> Result<(), String> {
         let addr = &ask.addr;
         let asked = tokio::time::timeout(ANSWER_WAIT, self.calls.raw_status(addr)).await;
-        let status = asked.unwrap_or_else(|_| Err("no answer in time".into()));
-        let status = status.map_err(|why| format!("the leader can't reach {} at {addr}: {why}", ask.name))?;
+        let status = asked.unwrap_or_else(|_| Err("did not answer in time".into()));
+        let status = status.map_err(|why| format!("the leader asked {} at {addr}, which {why}", ask.name))?;
         match status.node_id == ask.node_id && status.cluster_id == ask.cluster_id.to_be_bytes()[..] {
             true => Ok(()),
             false => Err(format!("another disk answers at {addr}: {:016x}", status.node_id)),
@@ -260,6 +278,20 @@ mod tests {
             matches!(stays(&members, heard, is_changing, &ask(2, "b", "b:2")), Some(JoinAnswer::Busy { .. }))
         };
         assert!(busy(&[1, 2], false) && busy(&[1], true));
+    }
+
+    #[test]
+    fn only_a_leader_that_took_the_address_is_said_to_have_it() {
+        for (outcome, has_it) in [
+            (Outcome::Learner, Some(true)),
+            (Outcome::Voter, Some(true)),
+            (Outcome::Refused, Some(false)),
+            (Outcome::Busy, None),
+            (Outcome::NotLeader, None),
+            (Outcome::Unspecified, None),
+        ] {
+            assert_eq!(taken(outcome), has_it, "{outcome:?}");
+        }
     }
 
     #[test]

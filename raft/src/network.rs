@@ -132,8 +132,7 @@ impl Link {
         if room::is_refusal(status) {
             return self.failed(what, self.has_no_room(status));
         }
-        let why = format!("{:?} {}", status.code(), status.message());
-        self.did_not_answer(what, status.code() == Code::FailedPrecondition, why)
+        self.did_not_answer(what, status.code() == Code::FailedPrecondition, crate::calls::told(status))
     }
 
     /// The same of one that was not answered in time.

@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     /// When this leader last looked for a member at a new address.
     pub(crate) looked_for_moved: Mutex<Option<Instant>>,
     pub(crate) leader_changes: AtomicU64,
+    /// The id of the leader that this process knew last; 0 before the first.
+    pub(crate) leader_known_last: AtomicU64,
     /// Cancelled when the node begins to stop.
     pub(crate) stopping: CancellationToken,
     /// Cancelled when Raft has ended: the node port closes.
@@ -148,9 +150,10 @@ impl Inner {
         self.member().map_or(0, |(_, raft)| raft.metrics().borrow_watched().current_term)
     }
 
-    /// What this node waits for while it belongs to no cluster.
+    /// What this node waits for while it belongs to no cluster; never empty.
     pub(crate) fn waiting_for(&self) -> String {
-        self.waiting.borrow().clone()
+        let waiting = self.waiting.borrow();
+        if waiting.is_empty() { "its Raft is being started".into() } else { waiting.clone() }
     }
 
     /// This node's id and the addresses of all other voters, as far as they are known.

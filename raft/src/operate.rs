@@ -105,9 +105,10 @@ impl Inner {
         match ask.clone() {
             Ask::Add { name, addr } => {
                 let asked = tokio::time::timeout(ANSWER_WAIT, self.calls.raw_status(&addr)).await;
-                let found = asked.unwrap_or_else(|_| Err("no answer in time".into())).and_then(|status| {
+                let found = asked.unwrap_or_else(|_| Err("did not answer in time".into())).and_then(|status| {
                     let feature_max = status.feature_max;
-                    Ok(Candidate { answer: crate::calls::peer_answer(status)?, feature_max })
+                    let answer = crate::calls::peer_answer(status).map_err(|what| format!("sent {what}"))?;
+                    Ok(Candidate { answer, feature_max })
                 });
                 Order::Add { name, addr, found }
             }

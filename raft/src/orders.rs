@@ -4,9 +4,9 @@
 use crate::dial::Purpose;
 use crate::node::Inner;
 use crate::operate::{Ask, Miss, Obeyed, ask_members};
-use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_proto::admin as wire;
 use prefixd_proto::admin::admin_client::AdminClient;
+use prefixd_proto::failure::{Failure, Port};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -38,7 +38,7 @@ impl Inner {
             let why = match self.leader() {
                 Leader::Here => match self.obey_here(&ask).await {
                     Ok(done) => return Ok(self.change_response(done)),
-                    Err(Miss::Told(status)) => return retry.settle(self, &ask, status),
+                    Err(Miss::Told(status)) => return retry.settle(self, &ask, self.unless_deaf(status)),
                     Err(Miss::Busy(why)) => Status::aborted(format!("{why}; run this again")),
                     Err(Miss::Unclear(why)) => {
                         retry.was_tried = true;
@@ -55,9 +55,9 @@ impl Inner {
                         Ok(response) => return Ok(response),
                         Err(status) if may_pass(&status) => {
                             retry.was_tried |= status.code() != Code::Aborted;
-                            status
+                            of_leader(&addr, status)
                         }
-                        Err(status) => return retry.settle(self, &ask, status),
+                        Err(status) => return retry.settle(self, &ask, of_leader(&addr, status)),
                     }
                 }
                 Leader::Nobody => no_leader(self),
@@ -66,10 +66,20 @@ impl Inner {
                 return Ok(done);
             }
             if Instant::now() + PAUSE >= until || self.stopping.is_cancelled() {
-                return Err(why);
+                // Raft remembers a leader that is gone, and that it is out of reach is not what is the matter.
+                return Err(if self.present_leader().is_none() { no_leader(self) } else { why });
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// A leader that no quorum answers refuses for reasons that follow from that: it says so first.
+    fn unless_deaf(&self, status: Status) -> Status {
+        if status.code() != Code::FailedPrecondition || self.present_leader().is_some() {
+            return status;
+        }
+        let name = &self.config.node_name;
+        Status::failed_precondition(format!("{name} leads, but no quorum answers it now: {}", status.message()))
     }
 
     fn leader(&self) -> Leader {
@@ -82,7 +92,8 @@ impl Inner {
     }
 
     fn admin_client(&self, addr: &str) -> Result<AdminClient<Channel>, Status> {
-        self.dialer.channel(addr, Purpose::Calls).map(AdminClient::new).map_err(Status::unavailable)
+        let unavailable = |why: String| Status::unavailable(format!("the leader's address {addr} {why}"));
+        self.dialer.channel(addr, Purpose::Calls).map(AdminClient::new).map_err(unavailable)
     }
 
     async fn pass_on(&self, addr: &str, ask: &Ask, until: Instant) -> Result<wire::ChangeResponse, Status> {
@@ -204,21 +215,28 @@ fn may_pass(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Aborted)
 }
 
+/// The leader's own word as it is, and anything else as what happened on the way to it.
+fn of_leader(addr: &str, status: Status) -> Status {
+    match Failure::of(&status) {
+        Failure::Answered { .. } => status,
+        failure => {
+            let code = if failure == Failure::UnknownCall { Code::Unimplemented } else { Code::Unavailable };
+            Status::new(code, format!("the leader known last, at {addr}, {}", failure.told(Port::Node)))
+        }
+    }
+}
+
 fn not_the_leader(inner: &Inner) -> Status {
     Status::unavailable(format!("{} does not lead", inner.config.node_name))
 }
 
 fn no_leader(inner: &Inner) -> Status {
-    match inner.member() {
+    match inner.leaderless() {
         None => Status::failed_precondition(format!(
             "{} belongs to no cluster yet: {}; ask a member instead",
             inner.config.node_name,
             inner.readiness().1
         )),
-        Some((_, raft)) => Status::unavailable(format!(
-            "no leader took it (term {}); `prefixd ctl member list` shows who answers. If the quorum is lost for good, \
-             stop the nodes that are left and run `prefixd recover --data-dir DIR` on the one with the longest log",
-            raft.metrics().borrow_watched().current_term
-        )),
+        Some(said) => Status::unavailable(said),
     }
 }

@@ -327,6 +327,7 @@ fn assemble(
         changing: Arc::default(),
         looked_for_moved: Mutex::default(),
         leader_changes: Default::default(),
+        leader_known_last: Default::default(),
         stopping: CancellationToken::new(),
         stopped: CancellationToken::new(),
         identity: OnceLock::new(),
@@ -413,6 +414,9 @@ async fn run_place(
     }
     newcomer.foreign_peers(established.cluster_id).await;
     let mut asks = established.join;
+    // Until Raft has begun its work its metrics know no members, and every voter would look like one that must join. One
+    // that has ended already is another's to report.
+    let _has_begun = raft.with_raft_state(|_| ()).await;
     // A log may say that this node is a voter and be cut off again: whoever finds itself a learner asks, at any time.
     loop {
         let members = inner.metrics().map(|metrics| current_members(&metrics));

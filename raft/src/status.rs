@@ -121,9 +121,7 @@ impl Inner {
         };
         if let Some(metrics) = metrics {
             fill_from_raft(&mut status, &metrics, &self.dialer);
-            // Raft goes on naming a leader that nobody hears any more, and one that hears nobody names itself.
-            let patience_ms = u64::try_from(self.config.timing.election_max.as_millis() * 2).unwrap_or(u64::MAX);
-            status.leader = metrics.current_leader.filter(|_| self.stale_ms() <= patience_ms);
+            status.leader = self.present_leader();
             status.quorum_margin = margin(&metrics, self.config.timing.election_max);
         }
         // A log that was opened anew may not remember all that is known to be committed.

@@ -9,10 +9,14 @@ mod ready;
 use super::print;
 use child::{Child, Orders};
 use plan::Node;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+/// How long somebody who listens on loopback may take to accept.
+const LOOK_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The environment variable by which a child learns whose child it is.
 const PARENT_VARIABLE: &str = "PREFIXD_EXIT_WITH_PARENT";
@@ -111,6 +115,11 @@ async fn run_with(executable: &Path, args: Args, signals: mpsc::Receiver<&'stati
             return ExitCode::from(2);
         }
     };
+    // Whoever listens there would pass for a node that is ready.
+    if let Some((node, taken)) = nodes.iter().find_map(|node| Some((node, taken(node)?))) {
+        eprintln!("prefixd dev: {taken} of {} is taken by another process: choose another --base-port", node.name);
+        return ExitCode::from(2);
+    }
     if let Err(error) = std::fs::create_dir_all(&args.data_dir) {
         eprintln!("prefixd dev: can't make {}: {error}", args.data_dir.display());
         return ExitCode::from(2);
@@ -131,6 +140,12 @@ async fn run_with(executable: &Path, args: Args, signals: mpsc::Receiver<&'stati
     }
     drop(sender);
     supervise(&nodes, events, signals, &orders).await
+}
+
+/// An address of this node at which somebody listens already.
+fn taken(node: &Node) -> Option<SocketAddr> {
+    let all = [node.grpc, node.http, node.internal, node.node];
+    all.into_iter().find(|addr| TcpStream::connect_timeout(addr, LOOK_TIMEOUT).is_ok())
 }
 
 /// Waits in the background for a node to be ready and for it to end.

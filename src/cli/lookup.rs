@@ -134,7 +134,7 @@ fn readable(answer: &Answer<pb::LookupRouteResponse>) -> String {
         text += &format!(", {} attempts", answer.attempts);
     }
     if !message.adapter_id.is_empty() {
-        text += &format!(", adapter {}", message.adapter_id);
+        text += &format!(", adapter {}", table::visible(&message.adapter_id));
     }
     text.push('\n');
     if !message.replica_scores.is_empty() {

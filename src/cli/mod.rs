@@ -13,7 +13,7 @@ pub mod report;
 pub mod restore;
 mod scope;
 pub mod table;
-mod target;
+pub(crate) mod target;
 mod wire_json;
 
 use crate::config::ServeArgs;

@@ -2,6 +2,7 @@
 //! says what it sees, and changes nothing before it was told to twice: by name, and by --yes.
 
 use super::print;
+use crate::watched::Source;
 use clap::Parser;
 use prefixd_raft::membership::Outlook;
 use prefixd_raft::recover::{Holdings, Survey};
@@ -55,7 +56,9 @@ impl Args {
     fn tls(&self) -> Result<Option<ClientTls>, String> {
         let files = (&self.node_tls_cert_file, &self.node_tls_key_file, &self.node_tls_ca_file);
         let (Some(cert), Some(key), Some(ca)) = files else { return Ok(None) };
-        let config = crate::tls::dialling(ca, Some((cert, key)))?;
+        let source = |flag, path: &PathBuf| Source { flag, path: path.clone() };
+        let (cert, key) = (source("node-tls-cert-file", cert), source("node-tls-key-file", key));
+        let config = crate::tls::dialling(&source("node-tls-ca-file", ca), Some((&cert, &key)))?;
         Ok(Some(Arc::new(move || config.clone())))
     }
 }

@@ -158,6 +158,9 @@ pub async fn run(args: Args) -> ExitCode {
         Err(error) => {
             let acknowledged = sent.updates + sent.events;
             eprintln!("prefixd report: {error}\n{acknowledged} of {total} messages are acknowledged");
+            if error.is_transient() {
+                eprintln!("A report waits for a quorum of the nodes: `prefixd ctl member list` shows who answers.");
+            }
             ExitCode::FAILURE
         }
     }

@@ -1,5 +1,6 @@
 //! Which nodes a subcommand talks to, and for how long it waits.
 
+use crate::watched::Source;
 use prefixd_client::{Client, Config};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -42,14 +43,21 @@ impl Target {
             config.read_deadline = Duration::from_millis(timeout_ms);
             config.write_deadline = Duration::from_millis(timeout_ms);
         }
-        if let Some(ca) = &self.tls_ca {
-            config.tls = Some(crate::tls::dialling(ca, self.tls_cert.as_ref().zip(self.tls_key.as_ref()))?);
+        if let Some(ca) = source("tls-ca", self.tls_ca.as_ref()) {
+            let own = source("tls-cert", self.tls_cert.as_ref()).zip(source("tls-key", self.tls_key.as_ref()));
+            config.tls = Some(crate::tls::dialling(&ca, own.as_ref().map(|(cert, key)| (cert, key)))?);
         }
-        if let Some(path) = &self.token_file {
-            let token = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let with_token = config.with_token(token.trim());
-            config = with_token.ok_or_else(|| format!("{}: holds no token", path.display()))?;
+        if let Some(file) = source("token-file", self.token_file.as_ref()) {
+            let content = file.read()?;
+            let token = std::str::from_utf8(&content.bytes).unwrap_or_default().trim();
+            let with_token = if token.is_empty() { None } else { config.with_token(token) };
+            config = with_token.ok_or_else(|| file.problem("holds no token"))?;
         }
-        Client::new(config).map_err(|error| error.to_string())
+        Client::new(config).map_err(|error| format!("--server: {error}"))
     }
+}
+
+/// A file that a flag may have named.
+pub(crate) fn source(flag: &'static str, path: Option<&PathBuf>) -> Option<Source> {
+    path.map(|path| Source { flag, path: path.clone() })
 }

@@ -213,7 +213,7 @@ knobs! {
         max_tokenizations: u64 = "64", parse::whole(1..=65_536);
         #[doc = "Longest tokenization of a lookup without any deadline. Without effect while there is no tokenizer."]
         tokenization_timeout: Duration = "5s", parse::duration(ms(1)..=days(1));
-        #[doc = "Largest message on --grpc-addr."]
+        #[doc = "Largest message on --grpc-addr; over it OUT_OF_RANGE."]
         max_message_bytes: usize = "8MiB", parse::bytes(64 << 10..=1 << 30);
         #[doc = "Most bytes of updates that one ingest stream may have unacknowledged."]
         max_unacked_bytes: usize = "8MiB", parse::bytes(64 << 10..=1 << 30);

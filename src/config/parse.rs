@@ -95,7 +95,8 @@ pub fn bind_addr(given: &str) -> Parsed<SocketAddr> {
 /// An address to dial: host:port.
 pub fn host_port(given: &str) -> Parsed<String> {
     let good = given.rsplit_once(':').is_some_and(|(host, port)| {
-        !host.is_empty() && !host.contains(['/', ',', '=', ' ']) && port.parse::<u16>().is_ok_and(|p| p != 0)
+        let is_odd = |c: char| matches!(c, '/' | ',' | '=') || c.is_whitespace() || c.is_control();
+        !host.is_empty() && !host.contains(is_odd) && port.parse::<u16>().is_ok_and(|p| p != 0)
     });
     if good { Ok(given.into()) } else { Err("an address to dial as host:port".into()) }
 }

@@ -3,6 +3,7 @@
 
 use super::show;
 use crate::cli::{print, table};
+use crate::config::parse;
 use clap::Subcommand;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{
@@ -11,7 +12,7 @@ use prefixd_proto::admin::{
 };
 use serde_json::{Value, json};
 use tonic::transport::Channel;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -21,19 +22,25 @@ pub(super) enum Member {
     /// Let a node in that runs with an empty disk: as a learner, which becomes a voter when it has caught up.
     Add {
         /// The name that it was started with.
+        #[arg(value_parser = parse::member_name)]
         name: String,
         /// Its node port, as the members reach it.
-        #[arg(value_name = "HOST:PORT")]
+        #[arg(value_name = "HOST:PORT", value_parser = parse::host_port)]
         node_addr: String,
     },
     /// Take a member out for good. Refused for the last voter, and where the rest would have no quorum.
     Remove {
         /// A name, or the id of a disk as `list` shows it.
+        #[arg(value_parser = parse::member_name)]
         member: String,
+        /// Exit with 0 also when nobody has that name or id, as after a first run: for scripts that may run twice.
+        #[arg(long)]
+        if_exists: bool,
     },
     /// Make a learner a voter now. Refused while it is too far behind.
     Promote {
         /// A name, or the id of a disk as `list` shows it.
+        #[arg(value_parser = parse::member_name)]
         member: String,
     },
 }
@@ -50,8 +57,9 @@ pub(super) async fn run(mut node: AdminClient<Channel>, what: &Member, as_json: 
             let request = AddMemberRequest { name: name.clone(), node_addr: node_addr.clone(), forwarded: false };
             told(node.add_member(request).await, as_json)
         }
-        Member::Remove { member } => {
-            told(node.remove_member(RemoveMemberRequest { member: member.clone(), forwarded: false }).await, as_json)
+        Member::Remove { member, if_exists } => {
+            let request = RemoveMemberRequest { member: member.clone(), forwarded: false };
+            told(unless_unknown(node.remove_member(request).await, *if_exists), as_json)
         }
         Member::Promote { member } => {
             told(node.promote_member(PromoteMemberRequest { member: member.clone(), forwarded: false }).await, as_json)
@@ -63,6 +71,20 @@ pub(super) async fn run(mut node: AdminClient<Channel>, what: &Member, as_json: 
 pub(super) async fn transfer(mut node: AdminClient<Channel>, to: Option<&str>, as_json: bool) -> Result<bool, Status> {
     let request = TransferLeaderRequest { to: to.unwrap_or_default().to_owned(), forwarded: false };
     told(node.transfer_leader(request).await, as_json)
+}
+
+/// Turns "nobody has that name" into an answer that changed nothing, where that is as good.
+fn unless_unknown(
+    answer: Result<Response<ChangeResponse>, Status>,
+    if_exists: bool,
+) -> Result<Response<ChangeResponse>, Status> {
+    match answer {
+        Err(status) if if_exists && status.code() == Code::NotFound => {
+            let message = format!("nothing to do: {}", status.message());
+            Ok(Response::new(ChangeResponse { message, ..ChangeResponse::default() }))
+        }
+        other => other,
+    }
 }
 
 fn told(answer: Result<Response<ChangeResponse>, Status>, as_json: bool) -> Result<bool, Status> {
@@ -181,6 +203,12 @@ mod tests {
         assert_eq!((value["leader"].as_u64(), value["from_leader"].as_bool()), (Some(7), Some(true)));
         assert_eq!(value["members"][2]["heard_ms"], 12_345);
         assert!(value["members"][1]["ready"].is_null() && value["members"][1]["feature_max"].is_null());
+        let unknown = || Err(Status::not_found("\"n9\" is no member"));
+        let as_good = unless_unknown(unknown(), true).unwrap().into_inner();
+        assert_eq!((as_good.changed, &*as_good.message), (false, "nothing to do: \"n9\" is no member"));
+        assert_eq!(unless_unknown(unknown(), false).unwrap_err().code(), Code::NotFound);
+        let refused = unless_unknown(Err(Status::failed_precondition("the last voter")), true).unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
         let change = ChangeResponse { message: "done".into(), changed: true, ..Default::default() };
         let value: Value = serde_json::from_str(&change_json(&change)).unwrap();
         assert_eq!((&value["changed"], &value["message"]), (&json!(true), &json!("done")));

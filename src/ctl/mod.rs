@@ -7,12 +7,15 @@ mod policy;
 mod show;
 
 use crate::cli::print;
+use crate::cli::target::source;
+use crate::config::parse;
 use backup::Backup;
 use clap::Subcommand;
 use member::Member;
 use policy::Policy;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_proto::admin::{DigestRequest, StatusRequest, StatusResponse, SweepRequest};
+use prefixd_proto::failure::{Failure, Port};
 use prefixd_raft::tls::{self, ClientTls};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,7 +29,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A node port.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9091", env = "PREFIXD_ADMIN", global = true)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9091",
+        env = "PREFIXD_ADMIN",
+        value_parser = parse::host_port,
+        global = true
+    )]
     admin: String,
     /// The CA of the node port, in PEM; dials with TLS.
     #[arg(long, value_name = "FILE", env = "PREFIXD_CTL_TLS_CA", global = true)]
@@ -79,7 +89,7 @@ enum What {
     /// Hand leadership over to another voter.
     TransferLeader {
         /// A name, or the id of a disk as `member list` shows it; default: the voter that has most of the log.
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = parse::member_name)]
         to: Option<String>,
     },
 }
@@ -96,7 +106,11 @@ pub async fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn ask(args: &Args) -> Result<bool, String> {
+/// Asks, and shows the answer; false when that says that not all is well.
+///
+/// # Errors
+/// No answer, or a refusal, for people.
+pub(crate) async fn ask(args: &Args) -> Result<bool, String> {
     if let What::Policy(Policy::Validate { file }) = &args.what {
         return policy::validate(file, args.json);
     }
@@ -144,17 +158,21 @@ async fn connect(args: &Args) -> Result<AdminClient<Channel>, String> {
         }
         None => endpoint.connect().await,
     };
-    let channel = channel.map_err(|error| format!("no node answers at {}: {}", args.admin, cause(&error)))?;
+    let channel = channel
+        .map_err(|error| format!("--admin {} {}", args.admin, Failure::of_connecting(&error).told(Port::Node)))?;
     Ok(AdminClient::new(channel))
 }
 
-/// What a failed call is told as. A status that carries a source was never sent by the node: the connection broke,
-/// which is how a port that wants certificates treats those who have none.
+/// What a failed call is told as. A broken connection is how a port that wants certificates treats those who have none.
 fn failure(args: &Args, status: &tonic::Status) -> String {
-    let told = format!("{} answered {:?}: {}", args.admin, status.code(), status.message());
-    match std::error::Error::source(status) {
-        Some(_) if args.tls_cert.is_none() => {
-            format!("{told} (does this node port want --tls-ca, --tls-cert and --tls-key?)")
+    let failure = Failure::of(status);
+    let told = format!("{} {}", args.admin, failure.told(Port::Node));
+    match failure {
+        Failure::Broken(_) if args.tls_cert.is_none() => {
+            format!("{told} A node port with TLS wants --tls-ca, --tls-cert and --tls-key")
+        }
+        Failure::Deadline => {
+            format!("{told} (--timeout {}): what was asked for may be done all the same", args.timeout)
         }
         _ => told,
     }
@@ -162,25 +180,16 @@ fn failure(args: &Args, status: &tonic::Status) -> String {
 
 /// What to dial with, if TLS is asked for.
 fn client_tls(args: &Args) -> Result<Option<Arc<rustls::ClientConfig>>, String> {
-    let own = match (&args.tls_cert, &args.tls_key) {
+    let own = match (source("tls-cert", args.tls_cert.as_ref()), source("tls-key", args.tls_key.as_ref())) {
         (Some(cert), Some(key)) => Some((cert, key)),
         (None, None) => None,
         _ => return Err("--tls-cert and --tls-key go together".into()),
     };
-    match &args.tls_ca {
-        Some(ca) => crate::tls::dialling(ca, own).map(Some),
+    match source("tls-ca", args.tls_ca.as_ref()) {
+        Some(ca) => crate::tls::dialling(&ca, own.as_ref().map(|(cert, key)| (cert, key))).map(Some),
         None if own.is_some() || args.tls_server_name.is_some() => Err("TLS needs --tls-ca".into()),
         None => Ok(None),
     }
-}
-
-/// The innermost reason: a transport error's own text says only that it is one.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }
 
 /// Ready, and a leader is known.

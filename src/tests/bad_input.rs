@@ -125,9 +125,9 @@ async fn what_is_no_message_is_refused() {
         if method == "PublishEvent" {
             message[0] = 0x12;
         }
-        assert_eq!(raw(&server, method, Body::from(frame(&message))).await, Code::Internal, "{method}");
+        assert_eq!(raw(&server, method, Body::from(frame(&message))).await, Code::InvalidArgument, "{method}");
         let garbage = [0xff; 64];
-        assert_eq!(raw(&server, method, Body::from(frame(&garbage))).await, Code::Internal, "{method}");
+        assert_eq!(raw(&server, method, Body::from(frame(&garbage))).await, Code::InvalidArgument, "{method}");
     }
     let announced = Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1]);
     assert_eq!(raw(&server, "LookupRoute", Body::from(announced)).await, Code::OutOfRange);

@@ -10,6 +10,7 @@ mod review;
 mod surfaces;
 mod tls;
 mod tokens;
+mod wrong_ports;
 
 use crate::config::{Config, ServeArgs};
 use crate::ports::{Bound, Ports};

@@ -2,6 +2,7 @@
 
 use super::certs::{Authority, Files, Issued};
 use super::*;
+use crate::watched::Source;
 use prefixd_raft::tls::{ClientTls, connector};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,8 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a client dials with that trusts `ca` and shows a certificate or none.
 pub(super) fn dialling(files: &Files, ca: &str, own: Option<&Issued>) -> ClientTls {
-    let ca = PathBuf::from(files.write("dial-ca.crt", ca));
-    let own = own.map(|own| files.pair("dial", own)).map(|(cert, key)| (PathBuf::from(cert), PathBuf::from(key)));
+    let source = |flag, path: String| Source { flag, path: PathBuf::from(path) };
+    let ca = source("tls-ca", files.write("dial-ca.crt", ca));
+    let own = own.map(|own| files.pair("dial", own));
+    let own = own.map(|(cert, key)| (source("tls-cert", cert), source("tls-key", key)));
     let config = crate::tls::dialling(&ca, own.as_ref().map(|(cert, key)| (cert, key))).unwrap();
     Arc::new(move || config.clone())
 }
@@ -159,20 +162,69 @@ async fn a_file_that_is_no_certificate_is_refused_by_its_flag_at_start() {
     let (_, other_key) = files.pair("other", &ca.issue(&["127.0.0.1"]));
     let expired = files.pair("expired", &ca.issue_until(&["127.0.0.1"], 2001));
     let none = files.write("none", "hello");
-    for (cert, key, part) in [
-        ("/nonexistent/c", key.as_str(), "--tls-cert-file /nonexistent/c: "),
-        (&none, &key, "no certificate"),
-        (&cert, &none, "no private key"),
-        (&cert, &other_key, "certificate and key"),
-        (&expired.0, &expired.1, "has expired"),
-    ] {
+    let (dir, missing) = (files.path("").display().to_string(), "/nonexistent/c".to_owned());
+    let open = |port: &str, cert: &str, key: &str, ca: Option<(&str, &str)>| {
         let mut args = ServeArgs::default();
-        for (flag, text) in [("tls_cert_file", cert), ("tls_key_file", key)] {
-            args.said.flags.insert(flag.into(), text.into());
+        let files = [(format!("{port}tls_cert_file"), cert), (format!("{port}tls_key_file"), key)];
+        let ca = ca.map(|(flag, path)| (flag.to_owned(), path));
+        for (flag, path) in files.into_iter().chain(ca) {
+            args.said.flags.insert(flag, path.into());
         }
-        let config = Config::resolve(&args, None).unwrap();
-        let error = crate::security::Security::open(&config).err().unwrap();
-        assert!(error.starts_with("--tls-cert-file ") && error.contains(part), "{part}: {error}");
+        crate::security::Security::open(&Config::resolve(&args, None).unwrap()).err().unwrap()
+    };
+    for (cert, key, at_fault, part) in [
+        (&missing, &key, "cert", "No such file"),
+        (&cert, &missing, "key", "No such file"),
+        (&dir, &key, "cert", "directory"),
+        (&none, &key, "cert", "no certificate in PEM"),
+        (&cert, &none, "key", "no private key in PEM"),
+        (&cert, &other_key, "key", "is not the key of --"),
+        (&expired.0, &expired.1, "cert", "has expired"),
+    ] {
+        let path = if at_fault == "cert" { cert } else { key };
+        let good_ca = files.write("ca.crt", &ca.pem());
+        for (port, ca) in [("", None), ("internal_", None), ("node_", Some(("node_tls_ca_file", &*good_ca)))] {
+            let error = open(port, cert, key, ca);
+            let start = format!("--{}tls-{at_fault}-file {path}: ", port.replace('_', "-"));
+            assert!(error.starts_with(&start) && error.contains(part), "{start}{part}: {error}");
+        }
+    }
+    for (port, flag) in [("", "tls_client_ca_file"), ("node_", "node_tls_ca_file")] {
+        for path in [&missing, &none, &dir] {
+            let error = open(port, &cert, &key, Some((flag, path)));
+            assert!(error.starts_with(&format!("--{} {path}: ", flag.replace('_', "-"))), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_client_names_the_flag_of_a_file_that_is_none_as_a_node_does() {
+    use clap::Parser;
+    let (files, ca) = (Files::new(), Authority::new());
+    let (cert, key) = files.pair("own", &ca.issue(&["operator"]));
+    let (_, other_key) = files.pair("other", &ca.issue(&["operator"]));
+    let (trusted, none) = (files.write("ca.crt", &ca.pem()), files.write("none", ""));
+    for (flags, start) in [
+        (vec!["--tls-ca", "/nonexistent/ca"], "--tls-ca /nonexistent/ca: No such file".to_owned()),
+        (vec!["--tls-ca", &none], format!("--tls-ca {none}: no certificate in PEM")),
+        (
+            vec!["--tls-ca", &trusted, "--tls-cert", &cert, "--tls-key", &other_key],
+            format!("--tls-key {other_key}: is not the key of --tls-cert {cert}"),
+        ),
+        (
+            vec!["--tls-ca", &trusted, "--tls-cert", &none, "--tls-key", &key],
+            format!("--tls-cert {none}: no certificate in PEM"),
+        ),
+        (vec!["--token-file", &none], format!("--token-file {none}: holds no token")),
+    ] {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            target: crate::cli::target::Target,
+        }
+        let line = Line::try_parse_from([&["client"], &flags[..]].concat()).map_err(|error| error.to_string()).unwrap();
+        let error = line.target.client().err().unwrap();
+        assert!(error.starts_with(&start), "{flags:?}: {error}");
     }
 }
 

@@ -5,7 +5,7 @@
 
 mod pem;
 
-use crate::watched::{Source, Watched};
+use crate::watched::{Content, Source, Watched};
 use pem::Pair;
 use prefixd_raft::tls::{NodeTls, PortTls};
 use rustls::crypto::CryptoProvider;
@@ -47,7 +47,7 @@ impl Port {
         sources.extend(client_ca.map(|path| Source { flag: "tls-client-ca-file", path }));
         Self::open(sources, |contents| {
             let (pair, ca) = split(contents)?;
-            let clients = ca.map(pem::roots).transpose()?;
+            let clients = ca.map(trusted).transpose()?;
             Ok(Posture { not_after: pair.not_after, server: server(pair, clients, ALPN_GRPC)?, client: None })
         })
     }
@@ -79,7 +79,7 @@ impl Port {
         ];
         Self::open(sources, |contents| {
             let (pair, ca) = split(contents)?;
-            let roots = pem::roots(ca.ok_or("no CA")?)?;
+            let roots = trusted(ca.ok_or("no CA")?)?;
             let client = client(roots.clone(), Some(pair.clone()))?;
             let not_after = pair.not_after;
             Ok(Posture { server: server(pair, Some(roots), ALPN_GRPC)?, client: Some(client), not_after })
@@ -88,7 +88,7 @@ impl Port {
 
     fn open(
         sources: Vec<Source>,
-        build: impl Fn(&[Vec<u8>]) -> Result<Posture, String> + Send + Sync + 'static,
+        build: impl Fn(&[Content]) -> Result<Posture, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         Ok(Self { watched: Watched::open(sources, build)?, failures: Arc::default() })
     }
@@ -118,14 +118,18 @@ impl Port {
     }
 }
 
-fn split(contents: &[Vec<u8>]) -> Result<(Pair, Option<&[u8]>), String> {
+fn split(contents: &[Content]) -> Result<(Pair, Option<&Content>), String> {
     let [cert, key, rest @ ..] = contents else { return Err("no certificate and key".into()) };
     let pair = pem::pair(cert, key)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     if i64::try_from(now).is_ok_and(|now| pair.not_after <= now) {
-        return Err("the certificate has expired".into());
+        return Err(cert.problem("the certificate has expired"));
     }
-    Ok((pair, rest.first().map(Vec::as_slice)))
+    Ok((pair, rest.first()))
+}
+
+fn trusted(ca: &Content) -> Result<RootCertStore, String> {
+    pem::roots(&ca.bytes).map_err(|why| ca.problem(&why))
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {
@@ -170,17 +174,10 @@ fn client(roots: RootCertStore, pair: Option<Pair>) -> Result<Arc<ClientConfig>,
 /// What a command line dials with: the CA that it trusts and, if asked for, a certificate of its own.
 ///
 /// # Errors
-/// A file that is none, by its path.
-pub fn dialling(ca: &PathBuf, own: Option<(&PathBuf, &PathBuf)>) -> Result<Arc<ClientConfig>, String> {
-    let read = |path: &PathBuf| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
-    let roots = pem::roots(&read(ca)?).map_err(|e| format!("{}: {e}", ca.display()))?;
-    let pair = match own {
-        None => None,
-        Some((cert, key)) => {
-            let pair = pem::pair(&read(cert)?, &read(key)?);
-            Some(pair.map_err(|e| format!("{}, {}: {e}", cert.display(), key.display()))?)
-        }
-    };
+/// A file that is none, by its flag and path.
+pub fn dialling(ca: &Source, own: Option<(&Source, &Source)>) -> Result<Arc<ClientConfig>, String> {
+    let roots = trusted(&ca.read()?)?;
+    let pair = own.map(|(cert, key)| pem::pair(&cert.read()?, &key.read()?)).transpose()?;
     client(roots, pair)
 }
 

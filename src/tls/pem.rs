@@ -1,8 +1,10 @@
 //! PEM to certificates and keys. Errors say what is missing and never quote a key.
 
+use crate::watched::Content;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Most certificates in one file.
@@ -22,20 +24,25 @@ impl Clone for Pair {
     }
 }
 
-/// A certificate chain, the own certificate first, and its key.
-pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Pair, String> {
-    let chain = certificates(cert)?;
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM in the key file".to_owned())?;
-    let ends = chain.iter().map(not_after).collect::<Result<Vec<_>, _>>()?;
-    let not_after = ends.into_iter().min().ok_or("no certificate")?;
-    Ok(Pair { chain, key, not_after })
+/// A certificate chain, the own certificate first, and its key. Errors name the file at fault by its flag.
+pub(super) fn pair(cert: &Content, key: &Content) -> Result<Pair, String> {
+    let of_cert = |why: String| cert.problem(&why);
+    let chain = certificates(&cert.bytes).map_err(of_cert)?;
+    let ends = chain.iter().map(not_after).collect::<Result<Vec<_>, _>>().map_err(of_cert)?;
+    let not_after = ends.into_iter().min().ok_or_else(|| cert.problem("no certificate"))?;
+    let found = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(|_| key.problem("no private key in PEM"))?;
+    CertifiedKey::from_der(chain.clone(), found.clone_key(), &super::provider()).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => key.problem(&format!("is not the key of {}", cert.source)),
+        other => key.problem(&format!("no use beside {}: {other}", cert.source)),
+    })?;
+    Ok(Pair { chain, key: found, not_after })
 }
 
 /// The certificates of a CA file, as what is trusted.
 pub(super) fn roots(ca: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
-        roots.add(certificate).map_err(|error| format!("a certificate of the CA file is no CA's: {error}"))?;
+        roots.add(certificate).map_err(|error| format!("a certificate in it is no CA's: {error}"))?;
     }
     Ok(roots)
 }

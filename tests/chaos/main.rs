@@ -35,6 +35,7 @@ mod recovering_tls;
 mod replaying;
 mod restoring;
 mod rolling;
+mod said;
 mod shim;
 mod small_disks;
 mod watcher;

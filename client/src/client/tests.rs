@@ -16,6 +16,8 @@ use tonic::{Code, Streaming};
 enum Mood {
     Answer,
     Fail(Code),
+    /// Fails the first call and hangs from then on.
+    FailOnce(Code),
     Hang,
     Decline,
 }
@@ -33,13 +35,14 @@ struct Service(Arc<Fake>);
 
 impl Fake {
     async fn decide(&self) -> Result<bool, Status> {
-        self.calls.fetch_add(1, Ordering::SeqCst);
+        let is_first = self.calls.fetch_add(1, Ordering::SeqCst) == 0;
         let mood = *self.mood.lock().unwrap();
         match mood {
             Mood::Answer => Ok(true),
             Mood::Decline => Ok(false),
             Mood::Fail(code) => Err(Status::new(code, format!("{} is in a bad mood", self.name))),
-            Mood::Hang => std::future::pending().await,
+            Mood::FailOnce(code) if is_first => Err(Status::new(code, format!("{} is in a bad mood", self.name))),
+            Mood::Hang | Mood::FailOnce(_) => std::future::pending().await,
         }
     }
 
@@ -279,6 +282,53 @@ async fn giving_up_is_bounded_by_attempts_and_by_the_deadline() {
     config.read_deadline = Duration::from_millis(100);
     let error = who(&Client::new(config).unwrap()).await.unwrap_err();
     assert!(matches!(error, Error::Exhausted { elapsed, .. } if elapsed < Duration::from_secs(2)), "{error}");
+}
+
+/// What a write to this address is told as when it may take 300 ms.
+async fn told_of_a_write(endpoint: &str) -> String {
+    let mut config = Config::new([endpoint]);
+    config.write_deadline = Duration::from_millis(300);
+    config.backoff_base = Duration::from_millis(1);
+    let error = Client::new(config).unwrap().publish(pb::CacheEvent::default()).await.unwrap_err();
+    assert!(error.is_transient() || matches!(error, Error::Refused { .. }), "{error}");
+    error.to_string()
+}
+
+#[tokio::test]
+async fn an_error_says_whether_time_the_way_or_the_node_was_at_fault() {
+    let (_, stuck, _s) = serve("stuck", Mood::Hang).await;
+    let told = told_of_a_write(&stuck).await;
+    let late = format!("and 1 attempt: {stuck} did not answer before the deadline of the call");
+    assert!(told.starts_with("given up after 0.") && told.ends_with(&late), "{told}");
+    let (_, torn, _t) = serve("torn", Mood::FailOnce(Code::Unavailable)).await;
+    let told = told_of_a_write(&torn).await;
+    let before = format!("; before that {torn} answered Unavailable: torn is in a bad mood");
+    assert!(told.contains("and 2 attempts: ") && told.contains("the deadline") && told.ends_with(&before), "{told}");
+    let dead = nobody().await;
+    let told = told_of_a_write(&dead).await;
+    assert!(told.contains(&format!(": {dead} can't be reached: Connection refused")), "{told}");
+    let (_, firm, _f) = serve("firm", Mood::Fail(Code::PermissionDenied)).await;
+    assert_eq!(told_of_a_write(&firm).await, format!("{firm} answered PermissionDenied: firm is in a bad mood"));
+}
+
+#[tokio::test]
+async fn a_port_that_is_another_is_asked_after() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = listener.local_addr().unwrap().to_string();
+    let server = tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
+    let _other = tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let told = told_of_a_write(&other).await;
+    assert!(told.contains("does not know this call (Unimplemented); is this the gRPC port (--grpc-addr"), "{told}");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http = listener.local_addr().unwrap().to_string();
+    let _http = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let _ = connection.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+        }
+    });
+    let told = told_of_a_write(&http).await;
+    assert!(told.contains("is this the gRPC port"), "{told}");
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ pub enum Order {
         name: String,
         /// host:port of its node port.
         addr: String,
-        /// What it said when it was asked, or why it could not be.
+        /// What it said when it was asked, or why it could not be: the end of a sentence that begins with it.
         found: Result<Candidate, String>,
     },
     /// Take a member out, by name or id.
@@ -106,7 +106,11 @@ pub fn obey(roster: &Roster<'_>, order: &Order) -> Decision {
         Decision::AddLearner(_) | Decision::RemoveVoter(_) | Decision::RemoveLearner(_) | Decision::Promote { .. }
     );
     // What is so by a change that isn't committed may still come to nothing: whoever asks again must not be told that it is.
-    let claims = matches!(decision, Decision::Nothing(_)) && !matches!(order, Order::HandOver(_));
+    let claims = match &decision {
+        Decision::Nothing(_) => !matches!(order, Order::HandOver(_)),
+        Decision::Unknown(_) => matches!(order, Order::Remove(_)),
+        _ => false,
+    };
     match roster.changing && (changes || claims) {
         true => Decision::Busy("another change of the membership is under way".into()),
         false => decision,
@@ -150,8 +154,9 @@ impl<'a> Roster<'a> {
             return Err(no(format!("a member needs a name of 1 to {NAME_BYTES_MAX} bytes")));
         }
         let Candidate { answer, feature_max } = found.as_ref().map_err(|why| {
+            let end = if why.ends_with('?') { "" } else { "." };
             no(format!(
-                "no node answers at {addr} ({why}); start it with an empty disk, `prefixd serve --node-name={name} \
+                "no node answers at {addr}: it {why}{end} Start it with an empty disk, `prefixd serve --node-name={name} \
                  --bootstrap=never --peers=…` naming itself and the members, then run this again"
             ))
         })?;

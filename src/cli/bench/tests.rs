@@ -96,3 +96,14 @@ async fn calls_without_an_answer_are_counted_and_named() {
     assert!(!outcome.is_whole());
     assert!(outcome.table().contains("a lookup failed: "), "{}", outcome.table());
 }
+
+#[tokio::test]
+async fn a_cluster_that_takes_nothing_is_not_asked_again_for_every_replica() {
+    let mut config = Config::new(["127.0.0.1:1"]);
+    config.write_deadline = Duration::from_millis(200);
+    let client = Client::new(config).unwrap();
+    let began = std::time::Instant::now();
+    let error = Content::new(2, 8, 4_096).clear(&client).await.unwrap_err();
+    assert!(error.contains("could not be cleared: given up after "), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(20), "one after the other it takes 51 s: {:?}", began.elapsed());
+}

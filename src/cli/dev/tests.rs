@@ -110,6 +110,22 @@ async fn nodes_that_end_by_themselves_are_not_restarted() {
 }
 
 #[tokio::test]
+async fn a_port_that_another_process_has_is_no_node_that_is_ready() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    // It is some port of n0 or n1, as far as there are ports.
+    let base_port = port.saturating_sub(13).max(1);
+    let nodes = plan::nodes(2, base_port, Path::new("d"), &[]).unwrap();
+    assert!(taken(&nodes[1]).is_some());
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        Args { nodes: 2, base_port, data_dir: dir.path().join("data"), stop_timeout_secs: 1, serve_flags: Vec::new() };
+    let (_signals, receiver) = mpsc::channel(1);
+    is(run_with(Path::new("/nonexistent"), args, receiver).await, ExitCode::from(2));
+    assert!(!dir.path().join("data").exists(), "nothing was made");
+}
+
+#[tokio::test]
 async fn children_know_their_parent() {
     let cluster = start(&format!("echo $PREFIXD_EXIT_WITH_PARENT > $dir/$name.parent; {UP}"), 60);
     let dir = cluster.dir;

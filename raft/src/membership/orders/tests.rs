@@ -102,7 +102,9 @@ fn promoting_and_handing_over() {
 
 #[test]
 fn adding() {
-    let unreachable = Order::Add { name: "d".into(), addr: "host:9091".into(), found: Err("no route".into()) };
+    let unreachable =
+        Order::Add { name: "d".into(), addr: "host:9091".into(), found: Err("can't be reached: no route".into()) };
+    let other_port = Order::Add { name: "d".into(), addr: "host:9090".into(), found: Err("is it?".into()) };
     let promised = Standing::Promised(super::super::Promise::new(9, vec![("d".into(), 4)]).unwrap());
     let many: Vec<String> = (1..=MEMBERS_MAX).map(|i| format!("{}{i}", char::from(b'a' + i as u8))).collect();
     let many = many.join(" ");
@@ -124,7 +126,8 @@ fn adding() {
         ),
         ("a1 b2", add("d", "d", 0, Standing::Empty, 2), "answers without an id"),
         ("a1 b2", add("", "", 4, Standing::Empty, 2), "needs a name"),
-        ("a1 b2", unreachable, "no node answers at host:9091 (no route); start it"),
+        ("a1 b2", unreachable, "no node answers at host:9091: it can't be reached: no route. Start it"),
+        ("a1 b2", other_port, "no node answers at host:9090: it is it? Start it"),
         (many.as_str(), add("z", "z", 99, Standing::Empty, 2), "at most 15 members"),
     ];
     for (text, order, expected) in rows {
@@ -155,7 +158,11 @@ fn one_change_at_a_time() {
     assert!(matches!(obey(&roster, &Order::Promote("c".into())), Decision::Busy(_)));
     // Leadership may move meanwhile, and what is refused is refused at once.
     assert_eq!(obey(&roster, &Order::HandOver(None)), Decision::HandOver(3));
-    assert!(matches!(obey(&roster, &Order::Remove("z".into())), Decision::Unknown(_)));
+    assert!(matches!(obey(&roster, &Order::Promote("z".into())), Decision::Unknown(_)));
+    // Who is gone by a change that isn't committed may come back: whoever takes "no member" for "done" must not be told so.
+    assert!(matches!(obey(&roster, &Order::Remove("z".into())), Decision::Busy(_)));
+    let settled = Roster { changing: false, ..roster };
+    assert!(matches!(obey(&settled, &Order::Remove("z".into())), Decision::Unknown(_)));
 }
 
 /// Every cluster of up to five, each member a voter or a learner, silent, behind or up to date; every order about every

@@ -93,7 +93,7 @@ fn room(what: &str, sizes: &[usize]) {
     println!(
         "{what}: {index} records of {} KiB; of their bytes the file takes {:.3}, as held {:.3}; stored {:.3}, metadata {:.4}, \
          fragmented {:.3}, allocated pages {:.3}",
-        bytes / index as usize >> 10,
+        (bytes / index as usize) >> 10,
         share(file.len()),
         share(file.blocks() * 512),
         share(stats.stored_bytes()),

@@ -34,7 +34,6 @@ pub(super) const STATE_KEY: u64 = 0;
 pub(super) type PartKey = (u64, u32);
 
 const RECORD_HEADER_BYTES: usize = 20;
-const PAGE_BYTES: usize = 4096;
 /// Of a run of pages, at least what the engine needs beside the one value in it.
 const PAGE_OVERHEAD_BYTES: usize = 32;
 /// What may stay empty in the run of a last piece, or this share of the value if that is more.

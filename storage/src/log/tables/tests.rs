@@ -5,6 +5,8 @@ use redb::{Database, ReadableDatabase, ReadableTable};
 
 use super::*;
 
+const PAGE_BYTES: usize = 4096;
+
 fn record(index: u64, bytes: usize) -> LogRecord {
     let body: Vec<u8> = (0..bytes).map(|at| (at as u64 ^ index) as u8).collect();
     LogRecord { pos: LogPos { term: 3, index }, body: Arc::from(body) }

@@ -102,15 +102,19 @@ fn generations(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Bytes that the file system holds for a file: those of a hole are none.
+fn held_bytes(file: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(file) * 512
+}
+
 /// Bytes of all files below a directory: as long as they are, and as the file system holds them.
 fn disk_bytes(dir: &Path) -> Result<(u64, u64), Fault> {
-    use std::os::unix::fs::MetadataExt;
     let mut sum = (0, 0);
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let (len, held) = match entry.file_type()?.is_dir() {
             true => disk_bytes(&entry.path())?,
-            false => entry.metadata().map(|meta| (meta.len(), meta.blocks() * 512))?,
+            false => entry.metadata().map(|meta| (meta.len(), held_bytes(&meta)))?,
         };
         sum = (sum.0 + len, sum.1 + held);
     }
@@ -152,8 +156,10 @@ async fn measure(dir: &Path, entries: u64) -> Result<(), Fault> {
     fill(&mut client, entries.div_ceil(BLOCKS)).await?;
     let took = began.elapsed().as_secs_f64();
     println!("fill: {entries} entries in {took:.1} s, {:.0} blocks/s from one client", entries as f64 / took);
-    let log = std::fs::metadata(dir.join("data/log.redb"))?.len();
-    println!("log: {:.2} bytes a block, the engine's free room included", log as f64 / entries as f64);
+    let log = std::fs::metadata(dir.join("data/log.redb"))?;
+    let share = |bytes: u64| bytes as f64 / entries as f64;
+    let (held, len) = (share(held_bytes(&log)), share(log.len()));
+    println!("log: {held:.2} bytes a block as the file system holds it, {len:.2} as long as the file is");
 
     let mut number = 1 << 40;
     let mut left = QUIET_REPORTS;

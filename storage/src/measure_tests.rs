@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use crate::log::{LogOptions, LogPos, LogRecord, LogStore, RedbLog};
+use crate::log::{LogOptions, LogPos, LogRecord, LogStore, RedbLog, STORE_FILE_NAME};
 use crate::snapshot::{SnapshotManifest, SnapshotStore};
 
 fn disk() -> Option<tempfile::TempDir> {
@@ -65,6 +65,55 @@ fn log() {
     let begun = Instant::now();
     RedbLog::open(dir.path(), LogOptions::new(1)).unwrap();
     println!("opening: {:?}", begun.elapsed());
+}
+
+/// What records of `sizes`, in turn, take on disk beyond their bytes.
+fn room(what: &str, sizes: &[usize]) {
+    use std::os::unix::fs::MetadataExt;
+    const TOTAL_BYTES: usize = 160 << 20;
+    let total_bytes = if sizes.iter().sum::<usize>() < 1 << 10 { TOTAL_BYTES / 16 } else { TOTAL_BYTES };
+    let Some(dir) = disk() else { return };
+    RedbLog::create(dir.path(), &LogOptions::new(1)).unwrap();
+    let store = RedbLog::open(dir.path(), LogOptions::new(1)).unwrap();
+    let (mut index, mut bytes) = (0, 0);
+    for size in sizes.iter().cycle() {
+        let record = LogRecord { pos: LogPos { term: 1, index }, body: vec![7; *size].into() };
+        store.append(vec![record], Box::new(|result| result.unwrap())).unwrap();
+        (index, bytes) = (index + 1, bytes + size);
+        if bytes >= total_bytes {
+            break;
+        }
+    }
+    store.close().unwrap();
+    let path = dir.path().join(STORE_FILE_NAME);
+    let file = std::fs::metadata(&path).unwrap();
+    let engine = redb::Database::open(&path).unwrap();
+    let stats = engine.begin_write().unwrap().stats().unwrap();
+    let share = |part: u64| part as f64 / bytes as f64;
+    println!(
+        "{what}: {index} records of {} KiB; of their bytes the file takes {:.3}, as held {:.3}; stored {:.3}, metadata {:.4}, \
+         fragmented {:.3}, allocated pages {:.3}",
+        (bytes / index as usize) >> 10,
+        share(file.len()),
+        share(file.blocks() * 512),
+        share(stats.stored_bytes()),
+        share(stats.metadata_bytes()),
+        share(stats.fragmented_bytes()),
+        share(stats.allocated_pages() * 4096),
+    );
+}
+
+#[test]
+fn log_room() {
+    room("small", &[200]);
+    room("a page", &[4 << 10]);
+    room("70 KiB", &[70 << 10]);
+    room("half an entry", &[550_000]);
+    room("a full entry", &[(1 << 20) - 300]);
+    room(
+        "mixed",
+        &[4_000, 9_000, 20_000, 33_000, 70_000, 100_000, 150_000, 280_000, 400_000, 540_000, 700_000, 1_040_000],
+    );
 }
 
 #[test]

@@ -188,4 +188,7 @@ pub enum RecordFault {
         /// The checksum that was stored.
         stored: u64,
     },
+    /// There is a part of a body that belongs to no record, or is not the next one of its record.
+    #[error("a part that is out of place")]
+    StrayPart,
 }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable};
+use redb::{Database, ReadTransaction, ReadableDatabase};
 
 use super::LogPos;
 use super::device::{Device, EngineBackend, LogFile};
@@ -18,7 +18,7 @@ use super::mark::{MARK_FILE_NAME, Mark};
 use super::options::LogOptions;
 use super::state_row::StateRow;
 use super::stats::SyncMeter;
-use super::tables::{RECORDS, STATE, STATE_KEY, STORE_FILE_NAME, check_record};
+use super::tables::{RecordReader, STATE, STATE_KEY, STORE_FILE_NAME};
 use super::writer::write_batch;
 use crate::codec::CodecError;
 use crate::durable::sync_dir;
@@ -94,7 +94,7 @@ pub(super) fn open(dir: &Path, options: &LogOptions) -> Result<Opened, OpenError
 impl Opened {
     /// Commits the state once more under the next sequence, and syncs the mark over it.
     fn confirm(&mut self, dir: &Path) -> Result<(), OpenError> {
-        let mut row = StateRow { seq: self.row.seq + 1, ..self.row };
+        let mut row = self.row.next();
         guarded(dir, &self.store, || {
             write_batch(&self.engine, &[], &mut row)?;
             Ok(Ok(()))
@@ -152,8 +152,7 @@ fn verify(engine: &Database, mark: &Mark, options: &LogOptions) -> Result<Result
     if let Err(refusal) = check_uuid(&row, options).and_then(|()| check_against_mark(&row, mark.row())) {
         return Ok(Err(refusal));
     }
-    let records = transaction.open_table(RECORDS)?;
-    Ok(check_records(&records, &row)?.map(|()| row))
+    Ok(check_records(&transaction, &row)?.map(|()| row))
 }
 
 fn check_uuid(row: &StateRow, options: &LogOptions) -> Result<(), Refusal> {
@@ -174,26 +173,22 @@ fn check_against_mark(row: &StateRow, marked: &StateRow) -> Result<(), Refusal> 
 }
 
 /// Reads every record: each must be whole, and together they must be what the state row says.
-fn check_records(
-    records: &impl ReadableTable<u64, &'static [u8]>,
-    row: &StateRow,
-) -> Result<Result<(), Refusal>, redb::Error> {
+fn check_records(transaction: &ReadTransaction, row: &StateRow) -> Result<Result<(), Refusal>, redb::Error> {
     let (mut first, mut last) = (None, None::<LogPos>);
-    for entry in records.iter()? {
-        let (key, value) = entry?;
-        let index = key.value();
-        match check_record(index, value.value()) {
-            Err(reason) => return Ok(Err(Refusal::BadRecord { index, reason })),
-            Ok((pos, _)) => {
-                if let Some(before) = last
-                    && before.index.checked_add(1) != Some(index)
-                {
-                    return Ok(Err(Refusal::Hole { after: before.index, found: index }));
-                }
-                first.get_or_insert(index);
-                last = Some(pos);
-            }
+    let mut reader = RecordReader::new(transaction, 0, u64::MAX)?;
+    let mut body = Vec::new();
+    while let Some(found) = reader.next(&mut body)? {
+        let pos = match found {
+            Err((index, reason)) => return Ok(Err(Refusal::BadRecord { index, reason })),
+            Ok(pos) => pos,
+        };
+        if let Some(before) = last
+            && before.index.checked_add(1) != Some(pos.index)
+        {
+            return Ok(Err(Refusal::Hole { after: before.index, found: pos.index }));
         }
+        first.get_or_insert(pos.index);
+        last = Some(pos);
     }
     let after_purge = row.purged.and_then(|purged| purged.index.checked_add(1));
     let expected = if row.first.is_some() { after_purge.or(row.first) } else { None };

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase};
 
 use super::LogRecord;
 use super::error::RecordFault;
 use super::shared::Inner;
-use super::tables::{RECORDS, decode_record};
+use super::tables::RecordReader;
 
 /// How a range is to be read, as of one moment.
 pub(super) struct ReadPlan {
@@ -73,20 +74,19 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
 
 /// Reads records that must exist, without a gap, until their bodies reach `max_bytes`.
 pub(super) fn read_store(engine: &Database, range: Range<u64>, max_bytes: usize) -> Result<Vec<LogRecord>, ReadError> {
-    let table = engine.begin_read()?.open_table(RECORDS)?;
     let mut expected = range.clone();
     let mut records = Vec::new();
-    let mut bytes = 0;
-    for entry in table.range(range)? {
-        let (key, value) = entry?;
-        let index = key.value();
+    let Some(last) = range.end.checked_sub(1) else { return Ok(records) };
+    let mut reader = RecordReader::new(&engine.begin_read()?, range.start, last)?;
+    let (mut body, mut bytes) = (Vec::new(), 0);
+    while let Some(found) = reader.next(&mut body)? {
+        let pos = found.map_err(|(index, fault)| ReadError::BadRecord { index, fault })?;
         match expected.next() {
-            Some(wanted) if wanted != index => return Err(ReadError::Missing { index: wanted }),
+            Some(wanted) if wanted != pos.index => return Err(ReadError::Missing { index: wanted }),
             _ => {}
         }
-        let record = decode_record(index, value.value()).map_err(|fault| ReadError::BadRecord { index, fault })?;
-        bytes += record.body.len();
-        records.push(record);
+        bytes += body.len();
+        records.push(LogRecord { pos, body: Arc::from(body.as_slice()) });
         if bytes >= max_bytes {
             return Ok(records);
         }

@@ -159,14 +159,21 @@ impl Shared {
 
     /// Gives the store up: the first failure stands, the node is told once, then everybody who waits.
     pub fn fail(&self, failure: Failure) -> Arc<Failure> {
+        self.fail_behind(failure, || {})
+    }
+
+    /// [`Shared::fail`], with something to do between the failure of all later calls and word of it: who finds the
+    /// engine gone must know why.
+    pub fn fail_behind(&self, failure: Failure, let_go: impl FnOnce()) -> Arc<Failure> {
         let mut inner = self.lock();
-        if let Some(first) = &inner.failure {
-            return first.clone();
-        }
-        let failure = Arc::new(failure);
-        inner.failure = Some(failure.clone());
-        let waiting = std::mem::take(&mut inner.queue);
+        let first = inner.failure.clone();
+        let failure = inner.failure.get_or_insert_with(|| Arc::new(failure)).clone();
         drop(inner);
+        let_go();
+        if first.is_some() {
+            return failure;
+        }
+        let waiting = std::mem::take(&mut self.lock().queue);
         if let Some(on_fatal) = &self.on_fatal {
             on_fatal(&failure);
         }

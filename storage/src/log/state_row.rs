@@ -6,7 +6,7 @@
 //! | at | what | | at | what |
 //! |---|---|---|---|---|
 //! | 0 | magic "PFST" | | 48 | last: term, index |
-//! | 4 | version u16 | | 64 | purged: term, index |
+//! | 4 | version u16 = 2 | | 64 | purged: term, index |
 //! | 6 | flags u16 | | 80 | committed: term, index |
 //! | 8 | store uuid u128 | | 96 | first index u64 |
 //! | 24 | seq u64 | | 104 | xxh3_64 of bytes 0..104 |
@@ -19,7 +19,9 @@ use crate::codec::{CodecError, Magic};
 
 pub(super) const STATE_ROW_BYTES: usize = 112;
 const MAGIC: Magic = *b"PFST";
-pub(super) const VERSION: u16 = 1;
+/// The layout of the store that goes with a row: in the first no record had parts.
+const OLDEST_VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const HAS_VOTE: u16 = 1;
 const HAS_VOTED_FOR: u16 = 2;
@@ -33,6 +35,8 @@ const ALL_FLAGS: u16 = 127;
 /// What the log holds besides its records.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct StateRow {
+    /// Under which version it lies on disk.
+    pub version: u16,
     pub store_uuid: u128,
     /// Rises by one with every transaction.
     pub seq: u64,
@@ -47,7 +51,21 @@ pub(super) struct StateRow {
 impl StateRow {
     /// The row of a log in which nothing has happened.
     pub fn newborn(store_uuid: u128) -> StateRow {
-        StateRow { store_uuid, seq: 0, vote: None, last: None, purged: None, committed: None, first: None }
+        StateRow {
+            version: VERSION,
+            store_uuid,
+            seq: 0,
+            vote: None,
+            last: None,
+            purged: None,
+            committed: None,
+            first: None,
+        }
+    }
+
+    /// The row of the next transaction, which may write what this release writes.
+    pub fn next(&self) -> StateRow {
+        StateRow { version: VERSION, seq: self.seq + 1, ..*self }
     }
 
     pub fn log_state(&self) -> LogState {
@@ -79,7 +97,7 @@ impl StateRow {
         ];
         let mut out = [0; STATE_ROW_BYTES];
         out[0..4].copy_from_slice(&MAGIC);
-        out[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        out[4..6].copy_from_slice(&self.version.to_le_bytes());
         out[6..8].copy_from_slice(&flags.to_le_bytes());
         out[8..24].copy_from_slice(&self.store_uuid.to_le_bytes());
         for (place, word) in out[24..104].chunks_exact_mut(8).zip(words) {
@@ -97,8 +115,8 @@ impl StateRow {
             return Err(CodecError::ForeignMagic { found, expected: MAGIC });
         }
         let version = bytes.get(4..6).map(u16_at).ok_or(torn.clone())?;
-        if version != VERSION {
-            return Err(CodecError::UnsupportedVersion { found: version, oldest: VERSION, newest: VERSION });
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            return Err(CodecError::UnsupportedVersion { found: version, oldest: OLDEST_VERSION, newest: VERSION });
         }
         let bytes: &[u8; STATE_ROW_BYTES] = bytes.try_into().map_err(|_| torn)?;
         let (computed, stored) = (xxh3_64(&bytes[..104]), u64_at(&bytes[104..]));
@@ -121,6 +139,7 @@ impl StateRow {
         let vote =
             Vote { term: word(32), voted_for: has(HAS_VOTED_FOR).then(|| word(40)), committed: has(VOTE_COMMITTED) };
         StateRow {
+            version: u16_at(&bytes[4..6]),
             store_uuid: u128::from(word(8)) | (u128::from(word(16)) << 64),
             seq: word(24),
             vote: has(HAS_VOTE).then_some(vote),
@@ -165,6 +184,7 @@ mod tests {
             any::<Option<u64>>(),
         )
             .prop_map(|(store_uuid, seq, vote, last, purged, committed, first)| StateRow {
+                version: OLDEST_VERSION + (seq % 2) as u16,
                 store_uuid,
                 seq,
                 vote,
@@ -192,8 +212,8 @@ mod tests {
     #[test]
     fn a_later_version_is_named() {
         let mut bytes = StateRow::newborn(1).encode();
-        bytes[4] = 2;
+        bytes[4] = 3;
         let error = StateRow::decode(&bytes).unwrap_err();
-        assert_eq!(error, CodecError::UnsupportedVersion { found: 2, oldest: 1, newest: 1 });
+        assert_eq!(error, CodecError::UnsupportedVersion { found: 3, oldest: 1, newest: 2 });
     }
 }

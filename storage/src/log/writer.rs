@@ -8,13 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use redb::{Database, Table};
+use redb::Database;
 
 use super::device::Device;
 use super::mark::Mark;
 use super::shared::{Change, Queued, Shared, Work};
 use super::state_row::StateRow;
-use super::tables::{RECORDS, STATE, STATE_KEY, encode_record};
+use super::tables::{RecordTables, STATE, STATE_KEY};
 use super::{LogError, LogPos};
 use crate::failure::Failure;
 
@@ -44,9 +44,7 @@ impl Writer {
             Ok(Err(failure)) => failure,
             Err(payload) => Failure::panicked("the log's writer thread", payload.as_ref()),
         };
-        // Let go of the files first: on a full disk the node opens them anew from the callback.
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(take_engine(&engine))));
-        shared.fail(failure);
+        shared.fail_behind(failure, || let_go(&engine));
     }
 
     fn serve(&mut self) -> Result<(), Failure> {
@@ -72,8 +70,7 @@ impl Writer {
         let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&batch, committed, closes)))
             .unwrap_or_else(|payload| Err(Failure::panicked("a commit", payload.as_ref())));
         if let Err(failure) = result {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(take_engine(&self.engine))));
-            let failure = self.shared.fail(failure);
+            let failure = self.shared.fail_behind(failure, || let_go(&self.engine));
             batch.into_iter().for_each(|queued| (queued.done)(Err(LogError::Failed(failure.clone()))));
             return Ok(true);
         }
@@ -105,7 +102,7 @@ impl Writer {
     /// One transaction, synced, and the mark written (not synced).
     fn commit(&mut self, batch: &[Queued], committed: Option<LogPos>) -> Result<(), Failure> {
         let committed = held(batch, &self.row, committed);
-        let mut row = StateRow { seq: self.row.seq + 1, committed, ..self.row };
+        let mut row = StateRow { committed, ..self.row.next() };
         {
             let engine = self.engine.read().unwrap_or_else(PoisonError::into_inner);
             let engine = engine.as_ref().ok_or_else(|| self.store.failure_or("a commit", &"the engine is closed"))?;
@@ -149,10 +146,9 @@ fn held(batch: &[Queued], row: &StateRow, committed: Option<LogPos>) -> Option<L
 pub(super) fn write_batch(engine: &Database, batch: &[Queued], row: &mut StateRow) -> Result<(), redb::Error> {
     let transaction = engine.begin_write()?;
     {
-        let mut records = transaction.open_table(RECORDS)?;
-        let mut scratch = Vec::new();
+        let mut records = RecordTables::open(&transaction)?;
         for queued in batch {
-            apply(&mut records, &queued.change, row, &mut scratch)?;
+            apply(&mut records, &queued.change, row)?;
         }
         transaction.open_table(STATE)?.insert(STATE_KEY, row.encode().as_slice())?;
     }
@@ -160,36 +156,32 @@ pub(super) fn write_batch(engine: &Database, batch: &[Queued], row: &mut StateRo
     Ok(())
 }
 
-fn apply(
-    records: &mut Table<'_, u64, &'static [u8]>,
-    change: &Change,
-    row: &mut StateRow,
-    scratch: &mut Vec<u8>,
-) -> Result<(), redb::Error> {
+fn apply(records: &mut RecordTables<'_>, change: &Change, row: &mut StateRow) -> Result<(), redb::Error> {
     match change {
         Change::Append(new) => {
             for record in new {
-                encode_record(record, scratch);
-                records.insert(record.pos.index, scratch.as_slice())?;
+                records.insert(record)?;
                 row.first.get_or_insert(record.pos.index);
                 row.last = Some(record.pos);
             }
         }
         Change::Vote(vote) => row.vote = Some(*vote),
         Change::Truncate { keep, first, last } => {
-            match keep {
-                Some(keep) => records.retain_in(keep + 1.., |_, _| false)?,
-                None => records.retain(|_, _| false)?,
-            }
+            records.truncate_after(*keep)?;
             (row.first, row.last) = (*first, *last);
         }
         Change::Purge { upto, first, last } => {
-            records.retain_in(..=upto.index, |_, _| false)?;
+            records.purge(upto.index)?;
             (row.first, row.last, row.purged) = (*first, *last, Some(*upto));
         }
         Change::Close => {}
     }
     Ok(())
+}
+
+/// Lets go of the files of a store that has failed: on a full disk the node opens them anew as soon as it is told.
+fn let_go(engine: &RwLock<Option<Database>>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(take_engine(engine))));
 }
 
 fn take_engine(engine: &RwLock<Option<Database>>) -> Option<Database> {

@@ -2,12 +2,19 @@
 //!
 //! One value is at most a chunk, so that no blob files come to be. Closing waits until the lock is free:
 //! sled's own threads may hold the file a little longer than the last handle.
+//!
+//! sled looks at the limit of its cache only where pages are asked for again and again, and a snapshot asks
+//! for each once: its cache would hold all of it. So the database is closed and opened anew whenever some
+//! MiB have gone through it, and no iterator outlives the call that made it.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +25,13 @@ use super::frames::CHUNK_BYTES;
 use crate::failure::{FailureKind, kind_of, panic_text};
 
 const CACHE_BYTES: u64 = 8 << 20;
+/// What may go through an open database before it is opened anew: this much at least, or this share of its
+/// file if that is more. Opening takes longer the longer the file is; with a share, reading all of a file
+/// takes a bounded number of openings.
+const REOPEN_AFTER_BYTES: u64 = 4 << 20;
+const REOPEN_AFTER_SHARE: u64 = 64;
+/// Chunks that are read at a time.
+const CHUNKS_AHEAD: usize = 64;
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 /// The file in which sled keeps its log, and on which it holds its lock.
@@ -25,34 +39,111 @@ const LOCKED_FILE_NAME: &str = "db";
 /// The directory for values that are too large.
 const BLOBS_DIR_NAME: &str = "blobs";
 
-/// An open database.
+/// A database, for any number of readers or one writer.
 pub(super) struct Engine {
-    /// None once closed.
-    db: Option<sled::Db>,
     path: PathBuf,
+    /// None once it was closed, or could not be opened anew.
+    opened: Mutex<Option<Opened>>,
+}
+
+struct Opened {
+    db: sled::Db,
+    /// What has gone through its cache.
+    cached_bytes: u64,
+    /// What may, before it is opened anew.
+    cache_limit_bytes: u64,
 }
 
 impl Engine {
     /// Creates a database in `path`, which must not exist.
     pub fn create(path: &Path) -> Result<Engine, SnapshotError> {
         std::fs::create_dir(path).map_err(SnapshotError::io(path))?;
-        Engine::open_or_create(path)
+        Ok(Engine { path: path.to_owned(), opened: Mutex::new(Some(Opened::open_or_create(path, 0)?)) })
     }
 
     /// Opens the database in `path`. sled would make one where there is none.
     pub fn open(path: &Path) -> Result<Engine, SnapshotError> {
-        let file_path = path.join(LOCKED_FILE_NAME);
-        std::fs::metadata(&file_path).map_err(SnapshotError::io(&file_path))?;
-        Engine::open_or_create(path)
+        Ok(Engine { path: path.to_owned(), opened: Mutex::new(Some(Opened::open(path)?)) })
     }
 
-    fn open_or_create(path: &Path) -> Result<Engine, SnapshotError> {
+    /// Stores a chunk under its number.
+    pub fn put(&self, number: u64, chunk: &[u8]) -> Result<(), SnapshotError> {
+        assert!(chunk.len() <= CHUNK_BYTES, "a chunk of {} bytes would become a blob file", chunk.len());
+        let mut opened = self.lock();
+        let opened = self.with_cache_room(&mut opened)?;
+        opened.cached_bytes += chunk.len() as u64;
+        guarded(&self.path, "write", || opened.db.insert(number.to_be_bytes(), chunk).map(drop))
+    }
+
+    /// All chunks in order of their numbers.
+    pub fn chunks(self: &Arc<Self>) -> Chunks {
+        Chunks { engine: self.clone(), ahead: VecDeque::new(), next: 0 }
+    }
+
+    /// Appends the pairs that follow the key of chunk `next` - 1 to `out`, a batch of them.
+    fn read_ahead(&self, next: u64, out: &mut VecDeque<Pair>) -> Result<(), SnapshotError> {
+        let mut opened = self.lock();
+        let opened = self.with_cache_room(&mut opened)?;
+        let after = next.checked_sub(1).map_or(Bound::Unbounded, |last| Bound::Excluded(last.to_be_bytes()));
+        guarded(&self.path, "read", || {
+            for pair in opened.db.range((after, Bound::Unbounded)).take(CHUNKS_AHEAD) {
+                let (key, value) = pair?;
+                opened.cached_bytes += value.len() as u64;
+                out.push_back((key, value));
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes everything out and closes; the files are at rest on return. Later calls fail.
+    pub fn close(&self) -> Result<(), SnapshotError> {
+        let opened = self.lock().take().ok_or_else(|| self.closed())?;
+        opened.close(&self.path)?;
+        no_blobs(&self.path)
+    }
+
+    /// The open database, opened anew when enough has gone through its cache.
+    fn with_cache_room<'a>(&self, slot: &'a mut Option<Opened>) -> Result<&'a mut Opened, SnapshotError> {
+        if let Some(full) = slot.take_if(|opened| opened.cached_bytes >= opened.cache_limit_bytes) {
+            full.close(&self.path)?;
+            *slot = Some(Opened::open(&self.path)?);
+        }
+        slot.as_mut().ok_or_else(|| self.closed())
+    }
+
+    fn closed(&self) -> SnapshotError {
+        // not a word about what is on disk: another reader may have closed it, over an error of its own
+        SnapshotError::io(&self.path)(io::Error::other("the database is closed"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let opened = self.lock().take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(opened)));
+    }
+}
+
+impl Opened {
+    /// Opens what is there; a generation that was set aside meanwhile isn't.
+    fn open(path: &Path) -> Result<Opened, SnapshotError> {
+        let file_path = path.join(LOCKED_FILE_NAME);
+        let file_bytes = std::fs::metadata(&file_path).map_err(SnapshotError::io(&file_path))?.len();
+        Opened::open_or_create(path, file_bytes)
+    }
+
+    fn open_or_create(path: &Path, file_bytes: u64) -> Result<Opened, SnapshotError> {
+        let cache_limit_bytes = REOPEN_AFTER_BYTES.max(file_bytes / REOPEN_AFTER_SHARE);
         let config =
             sled::Config::new().path(path).cache_capacity(CACHE_BYTES).mode(sled::Mode::LowSpace).flush_every_ms(None);
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             match guarded(path, "open", || config.open()) {
-                Ok(db) => return Ok(Engine { db: Some(db), path: path.to_owned() }),
+                Ok(db) => return Ok(Opened { db, cached_bytes: 0, cache_limit_bytes }),
                 Err(SnapshotError::Engine { detail, .. })
                     if detail.contains("could not acquire lock") && Instant::now() < deadline =>
                 {
@@ -63,67 +154,44 @@ impl Engine {
         }
     }
 
-    /// Stores a chunk under its number.
-    pub fn put(&self, number: u64, chunk: &[u8]) -> Result<(), SnapshotError> {
-        assert!(chunk.len() <= CHUNK_BYTES, "a chunk of {} bytes would become a blob file", chunk.len());
-        self.call("write", |db| db.insert(number.to_be_bytes(), chunk).map(drop))
-    }
-
-    /// All chunks in order of their numbers.
-    pub fn chunks(&self) -> Result<Chunks, SnapshotError> {
-        let iter = self.call("read", |db| Ok(db.iter()))?;
-        Ok(Chunks { iter, path: self.path.clone(), next: 0 })
-    }
-
-    /// Writes everything out and closes; the files are at rest on return.
-    pub fn close(mut self) -> Result<(), SnapshotError> {
-        self.call("flush", |db| db.flush().map(drop))?;
-        let db = self.db.take();
-        guarded(&self.path, "close", || {
-            drop(db);
+    /// Writes everything out and closes; nobody holds the files on return.
+    fn close(self, path: &Path) -> Result<(), SnapshotError> {
+        guarded(path, "flush", || self.db.flush().map(drop))?;
+        guarded(path, "close", || {
+            drop(self.db);
             Ok(())
         })?;
-        wait_until_unlocked(&self.path)?;
-        no_blobs(&self.path)
-    }
-
-    fn call<T>(
-        &self,
-        operation: &'static str,
-        work: impl FnOnce(&sled::Db) -> Result<T, sled::Error>,
-    ) -> Result<T, SnapshotError> {
-        match &self.db {
-            Some(db) => guarded(&self.path, operation, || work(db)),
-            None => Err(engine_error(&self.path, operation, "it is closed".into(), false)),
-        }
+        wait_until_unlocked(path)
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        let db = self.db.take();
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(db)));
-    }
-}
+type Pair = (sled::IVec, sled::IVec);
 
 /// The chunks of a database, in order and without a gap.
 pub(super) struct Chunks {
-    iter: sled::Iter,
-    path: PathBuf,
+    engine: Arc<Engine>,
+    ahead: VecDeque<Pair>,
     next: u64,
 }
 
 impl Chunks {
     /// The next chunk, None at the end.
     pub fn next_chunk(&mut self) -> Result<Option<sled::IVec>, SnapshotError> {
-        let iter = &mut self.iter;
-        let Some((key, value)) = guarded(&self.path, "read", || iter.next().transpose())? else { return Ok(None) };
+        if self.ahead.is_empty() {
+            self.engine.read_ahead(self.next, &mut self.ahead)?;
+        }
+        let Some((key, value)) = self.ahead.pop_front() else { return Ok(None) };
         if *key != self.next.to_be_bytes() || value.len() > CHUNK_BYTES {
             let what = format!("chunk {} is missing or is not a chunk", self.next);
-            return Err(SnapshotError::damaged(&self.path, what));
+            return Err(SnapshotError::damaged(&self.engine.path, what));
         }
         self.next += 1;
         Ok(Some(value))
+    }
+
+    /// [`Engine::close`].
+    pub fn close(self) -> Result<(), SnapshotError> {
+        self.engine.close()
     }
 }
 

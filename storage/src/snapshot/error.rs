@@ -80,6 +80,7 @@ impl SnapshotError {
                 matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
                     || source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
             }
+            SnapshotError::Engine { disk_full, .. } => !disk_full,
             _ => true,
         }
     }

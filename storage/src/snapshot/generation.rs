@@ -65,9 +65,8 @@ impl Generation {
                 }
             }
         };
-        let chunks = engine.chunks()?;
         let frames = FrameReader::default();
-        Ok(Records { chunks, frames, ended: false, _engine: engine, generation: self.clone() })
+        Ok(Records { chunks: engine.chunks(), frames, ended: false, generation: self.clone() })
     }
 
     /// Generations are ordered by what is in them, then by age: one that was begun earlier and ended
@@ -107,15 +106,19 @@ impl Drop for Generation {
 
 /// The records of a generation, see [`Generation::records`].
 pub struct Records {
-    // dropped in this order: the iterator before the database before the directory
+    // dropped in this order: the database before the directory
     chunks: Chunks,
     frames: FrameReader,
     ended: bool,
-    _engine: Arc<Engine>,
     generation: Arc<Generation>,
 }
 
 impl Records {
+    /// Closes the database for all who read it; its files are at rest on return.
+    pub(super) fn close(self) -> Result<(), SnapshotError> {
+        self.chunks.close()
+    }
+
     fn advance(&mut self) -> Result<Option<Vec<u8>>, SnapshotError> {
         loop {
             let damaged = |what| SnapshotError::damaged(&self.generation.path, what);

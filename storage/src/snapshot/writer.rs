@@ -119,20 +119,22 @@ impl Drop for TemporaryDir {
     }
 }
 
-/// Reads everything back through a fresh handle.
+/// Reads everything back through a fresh handle, and closes it.
 fn read_back(path: &Path, stored: &StoredManifest) -> Result<(), SnapshotError> {
     let generation = Arc::new(Generation::new(0, path.to_owned(), stored.clone()));
-    generation.records()?.try_for_each(|record| record.map(drop))
+    let mut records = generation.records()?;
+    records.try_for_each(|record| record.map(drop))?;
+    records.close()
 }
 
-/// Opens and closes the database until that changes none of its files, and returns their checksums.
+/// Opens and closes the database until that changes none of its files, and returns their checksums. It was
+/// read before, and is closed.
 fn bring_to_rest(engine_dir: &Path) -> Result<Vec<StoredFile>, SnapshotError> {
-    let mut before = Vec::new();
+    let mut before = checksum_files(engine_dir)?;
     for _ in 0..MAX_REST_ROUNDS {
-        let engine = Engine::open(engine_dir)?;
-        let mut chunks = engine.chunks()?;
+        let engine = Arc::new(Engine::open(engine_dir)?);
+        let mut chunks = engine.chunks();
         while chunks.next_chunk()?.is_some() {}
-        drop(chunks);
         engine.close()?;
         let after = checksum_files(engine_dir)?;
         if after == before {

@@ -384,9 +384,3 @@ pub fn channel(host: &str, port: u16) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).unwrap();
     endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy()
 }
-
-/// How many rounds to run: PREFIXD_CHAOS_ROUNDS or the default.
-pub fn rounds(default: u32) -> u32 {
-    let asked = std::env::var("PREFIXD_CHAOS_ROUNDS").ok();
-    asked.map_or(default, |text| text.parse().expect("PREFIXD_CHAOS_ROUNDS is a number"))
-}

@@ -1,8 +1,9 @@
 //! Disks in trouble under traffic on every node: short of room, full to the last byte, with snapshots or a log that are
 //! no longer what was written. Lookups never fail, nothing acknowledged is lost, and what can mend itself does.
 
-use crate::cluster::{Cluster, PATIENCE, rounds};
+use crate::cluster::{Cluster, PATIENCE};
 use crate::controller::series;
+use crate::figures::{Figures, rounds_of};
 use crate::oracle::{Alive, Latencies, Producer, gateway, hash};
 use crate::small_disks::SmallDisks;
 use crate::watcher::Watcher;
@@ -52,8 +53,8 @@ impl Traffic {
         }
     }
 
-    /// Ends it, and holds the cluster to what it acknowledged.
-    async fn end(self, cluster: &mut Cluster) {
+    /// Ends it, holds the cluster to what it acknowledged, and returns what there is to say of it.
+    async fn end(self, cluster: &mut Cluster) -> String {
         self.stop.store(true, Ordering::SeqCst);
         for task in self.reports {
             task.await.unwrap();
@@ -77,10 +78,10 @@ impl Traffic {
         };
         let asked = self.asked.load(Ordering::SeqCst);
         assert!(asked > 0 && chains > 0);
-        println!(
+        format!(
             "{chains} acknowledged chains held on {NODES} nodes at log index {index}; {asked} lookups, none failed; \
              {watched}"
-        );
+        )
     }
 }
 
@@ -113,7 +114,8 @@ async fn below_the_reserve_lookups_go_on_and_all_resumes_by_itself() {
     cluster.start_all();
     cluster.settle().await;
     let traffic = Traffic::start(&cluster, true);
-    for round in 0..rounds(1) {
+    let (mut resumed, total) = (Figures::default(), rounds_of(1, 10));
+    for _ in 0..total {
         for phase in ["a follower", "the leader", "all"] {
             recovers(&mut cluster, &traffic).await;
             let victims = victims_of(&mut cluster, phase).await;
@@ -149,15 +151,19 @@ async fn below_the_reserve_lookups_go_on_and_all_resumes_by_itself() {
             }
             let freed = Instant::now();
             recovers(&mut cluster, &traffic).await;
-            let resumed = freed.elapsed().as_secs_f64();
-            println!("round {}: {phase} short of room: all flows again {resumed:.1} s after there is room", round + 1);
+            resumed.push(freed.elapsed());
             for victim in &victims {
                 let log = cluster.nodes[*victim].log();
                 assert!(!log.contains("the disk is full"), "the reserve did not hold:\n{}", cluster.logs());
             }
         }
     }
-    traffic.end(&mut cluster).await;
+    println!(
+        "CHAOS 7 | less room than the reserve on a follower, the leader, all | {total} rounds of each | writes flow again {} \
+         after there is room | {}",
+        resumed.line(),
+        traffic.end(&mut cluster).await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,7 +175,8 @@ async fn a_disk_that_is_full_all_the_same_ends_no_process() {
     cluster.start_all();
     cluster.settle().await;
     let traffic = Traffic::start(&cluster, true);
-    for round in 0..rounds(1) {
+    let (mut resumed, total) = (Figures::default(), rounds_of(1, 10));
+    for _ in 0..total {
         for phase in ["a follower", "the leader", "all"] {
             recovers(&mut cluster, &traffic).await;
             let victims = victims_of(&mut cluster, phase).await;
@@ -200,8 +207,7 @@ async fn a_disk_that_is_full_all_the_same_ends_no_process() {
             }
             let freed = Instant::now();
             recovers(&mut cluster, &traffic).await;
-            let resumed = freed.elapsed().as_secs_f64();
-            println!("round {}: {phase} full: all flows again {resumed:.1} s after there is room", round + 1);
+            resumed.push(freed.elapsed());
         }
     }
     let mut reopenings = 0.0;
@@ -209,9 +215,13 @@ async fn a_disk_that_is_full_all_the_same_ends_no_process() {
         reopenings += series(&node.host, "prefixd_storage_log_reopenings_total").await;
         assert_eq!(node.starts(), 1, "{} was started again", node.name);
     }
-    println!("the log was opened anew {reopenings} times");
     assert!(reopenings > 0.0);
-    traffic.end(&mut cluster).await;
+    println!(
+        "CHAOS 7 | disk full on a follower, the leader, all | {total} rounds of each | writes flow again {} after there is \
+         room; {reopenings} logs opened anew in the process | {}",
+        resumed.line(),
+        traffic.end(&mut cluster).await
+    );
 }
 
 /// The files below a directory.
@@ -247,7 +257,8 @@ async fn a_node_whose_snapshots_are_all_damaged_comes_back_from_its_peers() {
     cluster.start_all();
     cluster.settle().await;
     let traffic = Traffic::start(&cluster, false);
-    for round in 0..rounds(1) {
+    let (mut ready, total) = (Figures::default(), rounds_of(1, 10));
+    for round in 0..total {
         recovers(&mut cluster, &traffic).await;
         let victim = (cluster.leader().await + 1 + round as usize % 2) % NODES;
         let before = cluster.wait_for(victim, "a purged log", |s| s.purged_index > 0 && s.snapshot_index > 0).await;
@@ -257,7 +268,7 @@ async fn a_node_whose_snapshots_are_all_damaged_comes_back_from_its_peers() {
         let began = Instant::now();
         cluster.nodes[victim].start();
         let back = cluster.wait_for(victim, "being ready", |s| s.ready).await;
-        println!("round {}: n{victim} is ready {:.1} s after its start", round + 1, began.elapsed().as_secs_f64());
+        ready.push(began.elapsed());
         assert_eq!((back.node_id, &back.cluster_id), (before.node_id, &before.cluster_id), "it is the same disk");
         assert!(back.term >= before.term, "its vote went back");
         assert!(back.members.iter().any(|m| m.node_id == back.node_id && m.voter), "{back:?}");
@@ -275,7 +286,11 @@ async fn a_node_whose_snapshots_are_all_damaged_comes_back_from_its_peers() {
     cluster.wait_for(victim, "being ready", |s| s.ready).await;
     assert_eq!(series(&cluster.nodes[victim].host, "prefixd_storage_snapshots_fetched_total").await, 0.0);
     traffic.alive.set(victim, true);
-    traffic.end(&mut cluster).await;
+    println!(
+        "CHAOS 4 | all snapshots of a follower damaged, its log purged | {total} rounds | from its start to ready {} | {}",
+        ready.line(),
+        traffic.end(&mut cluster).await
+    );
 }
 
 /// Flips a byte of the log's file, within the record that holds these bytes.

@@ -1,8 +1,9 @@
 //! A policy set pushed to a follower while the leader is being killed: what was answered with 204 governs every node,
 //! and what was answered otherwise governs all of them or none.
 
-use crate::cluster::{Cluster, PATIENCE, rounds};
+use crate::cluster::{Cluster, PATIENCE};
 use crate::controller::{governs, marked, push};
+use crate::figures::rounds_of;
 use std::time::{Duration, Instant};
 
 /// What became of one push, in the order in which they were made.
@@ -105,7 +106,7 @@ async fn a_policy_pushed_while_the_leader_dies_is_on_all_nodes_or_was_refused() 
         Cluster::new(3, &["--propose-timeout=600ms", "--snapshot-log-entries=50", "--keep-log-entries=10"]);
     cluster.start_all();
     cluster.settle().await;
-    let (began, total) = (Instant::now(), rounds(10));
+    let (began, total) = (Instant::now(), rounds_of(10, 40));
     let (mut acknowledged, mut refused, mut lone_refused) = (0, 0, 0);
     for n in 0..total {
         let (yes, no) = round(&mut cluster, n).await;

@@ -2,7 +2,7 @@
 //! the backup is there, the digest is the backup's, nodes join, and a disk of the old cluster stays outside. A restore
 //! that is killed is never served.
 
-use crate::cluster::{Cluster, PATIENCE, rounds};
+use crate::cluster::{Cluster, PATIENCE};
 use crate::figures::{Figures, rounds_of};
 use crate::oracle::{Alive, Producer};
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
@@ -193,7 +193,7 @@ async fn a_restore_that_is_killed_is_never_served() {
     let began = Instant::now();
     assert!(prefixd(&restore).status.success());
     let full = began.elapsed();
-    let total = rounds(12);
+    let total = rounds_of(12, 48);
     for round in 0..total {
         std::fs::remove_dir_all(&home).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_prefixd"));

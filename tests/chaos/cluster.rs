@@ -26,8 +26,10 @@ pub struct Node {
     pub name: String,
     pub host: String,
     pub dir: PathBuf,
-    /// The process whose namespaces it runs in, if not the test's.
-    pub run_in: Option<u32>,
+    /// What its ports are bound to, if not the host.
+    pub bind: Option<String>,
+    /// The command that its own is the end of: what puts it into other namespaces than the test's.
+    pub behind: Vec<String>,
     /// Its `--peers`; none are given when there are none.
     pub peers: Vec<String>,
     pub flags: Vec<String>,
@@ -86,7 +88,8 @@ impl Cluster {
             name: format!("n{i}"),
             host: place.host(i),
             dir: root.path().join(format!("n{i}")),
-            run_in: None,
+            bind: None,
+            behind: Vec::new(),
             peers: list.iter().map(|j| format!("n{j}={}:9091", place.host(*j))).collect(),
             flags: flags.iter().map(ToString::to_string).collect(),
             env: Vec::new(),
@@ -212,19 +215,18 @@ impl Node {
         self.starts += 1;
         std::fs::create_dir_all(&self.dir).unwrap();
         let log = File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = match self.run_in {
+        let mut command = match self.behind.split_first() {
             None => Command::new(env!("CARGO_BIN_EXE_prefixd")),
-            Some(holder) => {
+            Some((program, arguments)) => {
                 // It becomes the node, so its process id is the node's.
-                let mut command = Command::new("nsenter");
-                command.args([&format!("--target={holder}"), "--user", "--mount", "--preserve-credentials", "--"]);
-                command.arg(env!("CARGO_BIN_EXE_prefixd"));
+                let mut command = Command::new(program);
+                command.args(arguments).arg(env!("CARGO_BIN_EXE_prefixd"));
                 command
             }
         };
         command.arg("serve").args(["--node-name", &self.name]).arg("--data-dir").arg(&self.dir);
         for (flag, port) in [("grpc", 9090), ("http", 8080), ("internal", 8081), ("node", 9091)] {
-            command.arg(format!("--{flag}-addr={}:{port}", self.host));
+            command.arg(format!("--{flag}-addr={}:{port}", self.bind.as_ref().unwrap_or(&self.host)));
         }
         if !self.peers.is_empty() {
             command.arg(format!("--peers={}", self.peers.join(",")));

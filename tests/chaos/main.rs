@@ -23,6 +23,8 @@ mod members;
 mod mix;
 mod moved;
 mod named;
+mod namespaces;
+mod network;
 mod oracle;
 mod partitions;
 mod pauses;

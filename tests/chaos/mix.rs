@@ -5,6 +5,7 @@
 use crate::cluster::Cluster;
 use crate::figures::{chances, is_long};
 use crate::load::Load;
+use crate::network::Network;
 use crate::proxy::Proxy;
 use crate::shim::{Clock, library};
 use rand::RngExt;

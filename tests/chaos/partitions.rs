@@ -4,7 +4,7 @@
 use crate::cluster::Cluster;
 use crate::figures::{Figures, T, chances, judge, rounds_of};
 use crate::load::Load;
-use crate::proxy::Proxy;
+use crate::network::Network;
 use rand::RngExt;
 use rand::rngs::StdRng;
 use std::time::{Duration, Instant};
@@ -33,16 +33,16 @@ fn others(node: usize) -> Vec<usize> {
 }
 
 /// Cuts node after node off, for 0.2 to 1.5 s each, now both ways, now one.
-async fn flap(proxy: &Proxy, chances: &mut StdRng) {
+async fn flap(network: &impl Network, chances: &mut StdRng) {
     for _ in 0..chances.random_range(4..8) {
         let node = chances.random_range(0..NODES);
         match chances.random_range(0..3) {
-            0 => others(node).into_iter().for_each(|other| proxy.cut(node, other)),
-            1 => others(node).into_iter().for_each(|other| proxy.cut(other, node)),
-            _ => proxy.part(&[node]),
+            0 => others(node).into_iter().for_each(|other| network.cut(node, other)),
+            1 => others(node).into_iter().for_each(|other| network.cut(other, node)),
+            _ => network.part(&[node]),
         }
         tokio::time::sleep(Duration::from_millis(chances.random_range(200..1_500))).await;
-        proxy.heal();
+        network.heal();
         tokio::time::sleep(Duration::from_millis(chances.random_range(50..500))).await;
     }
 }
@@ -51,20 +51,20 @@ async fn flap(proxy: &Proxy, chances: &mut StdRng) {
 async fn round(
     kind: Kind,
     cluster: &mut Cluster,
-    proxy: &Proxy,
+    network: &impl Network,
     load: &Load,
     chances: &mut StdRng,
 ) -> (Instant, Option<Duration>) {
     let leader = cluster.leader().await;
     let lone = if kind == Kind::FollowerAlone { (leader + 1) % NODES } else { leader };
-    let (faults, cut_at) = (proxy.faults(), Instant::now());
+    let (faults, cut_at) = (network.faults(), Instant::now());
     match kind {
-        Kind::LeaderAlone | Kind::FollowerAlone => proxy.part(&[lone]),
-        Kind::LeaderMute => others(lone).into_iter().for_each(|other| proxy.cut(lone, other)),
-        Kind::LeaderDeaf => others(lone).into_iter().for_each(|other| proxy.cut(other, lone)),
+        Kind::LeaderAlone | Kind::FollowerAlone => network.part(&[lone]),
+        Kind::LeaderMute => others(lone).into_iter().for_each(|other| network.cut(lone, other)),
+        Kind::LeaderDeaf => others(lone).into_iter().for_each(|other| network.cut(other, lone)),
         Kind::Flapping => {
-            flap(proxy, chances).await;
-            assert!(proxy.faults() > faults, "the network never came apart");
+            flap(network, chances).await;
+            assert!(network.faults() > faults, "the network never came apart");
             return (Instant::now(), None);
         }
     }
@@ -76,15 +76,13 @@ async fn round(
     let healed = Instant::now();
     let acked = load.producers[lone].acked_within(settled, healed);
     assert_eq!(acked, 0, "{kind:?}: n{lone} acknowledged without a quorum\n{}", cluster.logs());
-    assert!(proxy.faults() > faults, "{kind:?}: nothing was held back");
-    proxy.heal();
+    assert!(network.faults() > faults, "{kind:?}: nothing was held back");
+    network.heal();
     (healed, Some(without_writes))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
-    let (seed, mut chances) = chances("5 partitions");
-    let (mut cluster, proxy) = Cluster::proxied(NODES as u32, &[], seed);
+/// The scenario, on any network.
+pub async fn come_apart(how: &str, mut cluster: Cluster, network: &impl Network, seed: u64, mut chances: StdRng) {
     cluster.start_all();
     cluster.settle().await;
     let load = Load::start(&cluster);
@@ -92,10 +90,10 @@ async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
     let mut apart = Figures::default();
     for n in 0..total {
         let kind = KINDS[n as usize % KINDS.len()];
-        let carried = proxy.carried_bytes();
+        let carried = network.carried_bytes();
         load.flows(&[0, 1, 2], 10, &cluster).await;
-        assert!(proxy.carried_bytes() > carried, "the nodes don't talk through the proxy");
-        let (healed, without_writes) = round(kind, &mut cluster, &proxy, &load, &mut chances).await;
+        assert!(network.carried_bytes() > carried, "the nodes don't talk through this network");
+        let (healed, without_writes) = round(kind, &mut cluster, network, &load, &mut chances).await;
         without_writes.into_iter().for_each(|took| apart.push(took));
         let took = load.writes_since(&[0, 1, 2], healed, &cluster).await;
         cluster.settle().await;
@@ -104,10 +102,10 @@ async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
         ready.push(healed.elapsed());
         load.watcher.assert_sound();
     }
-    let faults = proxy.faults();
+    let faults = network.faults();
     let summary = load.finish(&mut cluster).await;
     println!(
-        "CHAOS 5 | partitions: leader alone, follower alone, leader mute, leader deaf, flapping | {total} rounds, seed \
+        "CHAOS 5 | {how}: leader alone, follower alone, leader mute, leader deaf, flapping | {total} rounds, seed \
          {seed} | minority acknowledged 0; from healing to a write on every node {}; to all ready {}; without writes while apart {} | \
          {faults} faults; {summary}",
         healing.line(),
@@ -115,6 +113,13 @@ async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
         apart.line()
     );
     judge("healed", &healing, &[(100.0, T * 3)], MEDIAN_HEALED);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_acknowledges_nothing_and_what_comes_apart_heals() {
+    let (seed, chances) = chances("5 partitions");
+    let (cluster, proxy) = Cluster::proxied(NODES as u32, &[], seed);
+    come_apart("partitions", cluster, &proxy, seed, chances).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

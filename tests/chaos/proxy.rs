@@ -6,6 +6,7 @@
 //! holds bytes, as a network holds them back by sending them again, and delivers them when it heals; nobody connects
 //! over a pair of which either way is cut.
 
+use crate::network::Network;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::net::SocketAddr;
@@ -103,38 +104,30 @@ impl Proxy {
         self.shared.roads.iter().for_each(|road| road.way.send_modify(&change));
     }
 
-    /// Cuts what one node says to another; what it hears stays.
-    pub fn cut(&self, from: usize, to: usize) {
-        self.set(from, to, |way| way.is_cut = true);
-    }
-
-    /// Cuts all ways between these nodes and all others.
-    pub fn part(&self, some: &[usize]) {
-        for one in some {
-            for other in (0..self.shared.size).filter(|other| !some.contains(other)) {
-                self.cut(*one, other);
-                self.cut(other, *one);
-            }
-        }
-    }
-
-    /// Ends all faults of all ways.
-    pub fn heal(&self) {
-        self.set_all(|way| *way = Way::default());
-    }
-
-    /// Bytes carried so far on all ways.
-    pub fn carried_bytes(&self) -> u64 {
-        self.shared.roads.iter().map(|road| road.carried_bytes.load(Ordering::SeqCst)).sum()
-    }
-
     /// Bytes carried so far from one node to another.
     pub fn carried_from(&self, from: usize, to: usize) -> u64 {
         self.road(from, to).carried_bytes.load(Ordering::SeqCst)
     }
+}
 
-    /// Chunks that a fault has touched so far: the proof that it happened to somebody.
-    pub fn faults(&self) -> u64 {
+impl Network for Proxy {
+    fn size(&self) -> usize {
+        self.shared.size
+    }
+
+    fn cut(&self, from: usize, to: usize) {
+        self.set(from, to, |way| way.is_cut = true);
+    }
+
+    fn heal(&self) {
+        self.set_all(|way| *way = Way::default());
+    }
+
+    fn carried_bytes(&self) -> u64 {
+        self.shared.roads.iter().map(|road| road.carried_bytes.load(Ordering::SeqCst)).sum()
+    }
+
+    fn faults(&self) -> u64 {
         self.shared.roads.iter().map(|road| road.faults.load(Ordering::SeqCst)).sum()
     }
 }

@@ -48,7 +48,9 @@ impl SmallDisks {
             return None;
         }
         for node in &mut cluster.nodes {
-            node.run_in = Some(holder.id());
+            let target = format!("--target={}", holder.id());
+            node.behind =
+                ["nsenter", &target, "--user", "--mount", "--preserve-credentials", "--"].map(String::from).to_vec();
         }
         let disks = Self { holder, dirs };
         assert!(disks.free_bytes(0) <= u64::from(mib) << 20, "not a small file system");

@@ -57,7 +57,7 @@ async fn round(
 ) -> (Instant, Option<Duration>) {
     let leader = cluster.leader().await;
     let lone = if kind == Kind::FollowerAlone { (leader + 1) % NODES } else { leader };
-    let (faults, cut_at) = (network.faults(), Instant::now());
+    let faults = network.faults();
     match kind {
         Kind::LeaderAlone | Kind::FollowerAlone => network.part(&[lone]),
         Kind::LeaderMute => others(lone).into_iter().for_each(|other| network.cut(lone, other)),
@@ -68,8 +68,8 @@ async fn round(
             return (Instant::now(), None);
         }
     }
-    // What was on its way when it was cut may still be acknowledged, so count from a moment later.
-    let settled = cut_at + Duration::from_millis(100);
+    // What was on its way when the last way was cut may still be acknowledged, so count from a moment later.
+    let settled = Instant::now() + Duration::from_millis(100);
     let without_writes = load.writes_since(&others(lone), settled, cluster).await;
     load.flows(&others(lone), 10, cluster).await;
     tokio::time::sleep(Duration::from_millis(chances.random_range(0..3_000))).await;

@@ -21,10 +21,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// Longest handshake of a connection that came in.
+/// Longest handshake of a connection that came in, and longest silence of one without TLS: who connects speaks first.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes at once; further connections wait in the system's queue.
-const MAX_HANDSHAKES: usize = 256;
+/// Handshakes at once, as many as the node port holds connections, so that none waits behind those that stall; where there
+/// are more, further connections wait in the system's queue.
+const MAX_HANDSHAKES: usize = 1_024;
 /// Accepted connections that wait to be served.
 const MAX_WAITING: usize = 16;
 /// Pause after a failed accept, which mostly says that this process has no file descriptor left.
@@ -223,7 +224,12 @@ async fn greet(tcp: std::net::TcpStream, tls: Option<&PortTls>) -> Result<Socket
     let tcp = TcpStream::from_std(tcp).map_err(|error| ("a connection was not taken over", error.to_string()))?;
     // Without it small messages wait for acknowledgements; a socket that refuses it works all the same.
     let _ = tcp.set_nodelay(true);
-    let Some(tls) = tls else { return Ok(Socket::Plain(tcp)) };
+    let Some(tls) = tls else {
+        return match tokio::time::timeout(HANDSHAKE_TIMEOUT, tcp.readable()).await {
+            Ok(_) => Ok(Socket::Plain(tcp)),
+            Err(_) => Err(("a connection was closed", format!("it said nothing within {HANDSHAKE_TIMEOUT:?}"))),
+        };
+    };
     shake(tcp, tls).await.map_err(|why| {
         tls.failures.fetch_add(1, Ordering::Relaxed);
         ("a TLS handshake failed", why)
@@ -353,10 +359,32 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_stream::StreamExt;
 
     async fn next(of: &mut Incoming) -> Connection {
         of.next().await.expect("the port is open").expect("accepted")
+    }
+
+    /// A client that has said something.
+    async fn client(addr: std::net::SocketAddr) -> io::Result<TcpStream> {
+        let mut tcp = TcpStream::connect(addr).await?;
+        tcp.write_all(b"PRI").await?;
+        Ok(tcp)
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_gives_its_place_back() -> io::Result<()> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let addr = listener.local_addr()?;
+        let room = Room::new(8);
+        let mut accepted = incoming(listener, None, room.clone())?;
+        let mut silent = TcpStream::connect(addr).await?;
+        let _speaks = client(addr).await?;
+        let _held = next(&mut accepted).await;
+        assert_eq!(silent.read(&mut [0]).await?, 0, "it is closed");
+        assert_eq!(room.open(), 1, "the other one is not");
+        Ok(())
     }
 
     #[tokio::test]
@@ -368,12 +396,12 @@ mod tests {
         let (mut second, mut first) = (streams.pop().expect("two"), streams.pop().expect("two"));
         let mut clients = Vec::new();
         for _ in 0..4 {
-            clients.push(TcpStream::connect(addr).await?);
+            clients.push(client(addr).await?);
         }
         let _held = [next(&mut first).await, next(&mut first).await];
         drop([next(&mut second).await, next(&mut second).await]);
         for _ in 0..2 {
-            clients.push(TcpStream::connect(addr).await?);
+            clients.push(client(addr).await?);
         }
         let _again = [next(&mut second).await, next(&mut second).await];
         Ok(())

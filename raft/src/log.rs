@@ -163,8 +163,11 @@ impl RaftLogStorage<TypeConfig> for RaftLog {
             .collect::<io::Result<Vec<_>>>()?;
         self.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
         let done = Box::new(move |result: Result<(), LogError>| callback.io_completed(result.map_err(failed)));
-        // A full pending queue makes this call wait for the disk: rare, bounded, and the only backpressure there is.
-        self.store.append(records, done).map_err(failed)
+        if self.store.has_room() {
+            return self.store.append(records, done).map_err(failed);
+        }
+        // Waiting for the disk is the only backpressure there is, and must hold up nothing but Raft.
+        self.blocking(move |store| store.append(records, done)).await
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {

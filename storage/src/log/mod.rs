@@ -97,6 +97,11 @@ pub trait LogStore: Send + Sync + 'static {
     /// What the log holds; a copy from memory, cheap.
     fn state(&self) -> LogState;
 
+    /// False while so much waits for the disk that [`LogStore::append`] would wait as well.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Appends records that follow the last one without a gap (an empty log without a purge point may
     /// begin anywhere). Returns at once and they can be read at once; only when as many bytes are
     /// pending as the store allows does it wait for room. `done` is called after they are durable.

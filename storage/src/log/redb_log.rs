@@ -187,6 +187,10 @@ impl LogStore for RedbLog {
         self.shared.lock().log
     }
 
+    fn has_room(&self) -> bool {
+        self.shared.lock().pending_bytes <= self.pending_max_bytes
+    }
+
     fn append(&self, records: Vec<LogRecord>, done: Done) -> Result<(), LogError> {
         let mut inner = self.shared.lock_with_room(self.pending_max_bytes)?;
         let mut wanted = match inner.log.last {

@@ -3,7 +3,7 @@
 
 use crate::membership::features::beyond;
 use crate::node::Inner;
-use crate::{deaf, reopen, step_aside};
+use crate::{deaf, reopen, stalls, step_aside};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use prefixd_index::command::{Audit, ClusterMeta, Command};
@@ -30,6 +30,7 @@ pub(crate) fn start(inner: Arc<Inner>) {
     tokio::spawn(step_aside::run(inner.clone()));
     tokio::spawn(deaf::run(inner.clone()));
     tokio::spawn(reopen::run(inner.clone()));
+    tokio::spawn(stalls::run(inner.clone()));
     tokio::spawn(watch(inner));
 }
 

@@ -236,6 +236,10 @@ pub struct NodeStatus {
     pub purged_index: u64,
     /// Bytes of the log file on disk.
     pub log_bytes: u64,
+    /// For how long the log has been writing what it writes now, in microseconds; 0 when it waits for work.
+    pub log_write_pending_us: u64,
+    /// How often this process stood still for longer than the shortest election timeout, since start.
+    pub process_stalls: u64,
     /// Bytes of the newest snapshot generation on disk.
     pub snapshot_bytes: u64,
     /// Wall-clock seconds since the newest snapshot was taken; `None` for no snapshot.

@@ -45,6 +45,7 @@ pub mod recover;
 mod reopen;
 mod room;
 mod service;
+mod stalls;
 mod stamp;
 mod start;
 mod status;

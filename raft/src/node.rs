@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     /// When this leader last looked for a member at a new address.
     pub(crate) looked_for_moved: Mutex<Option<Instant>>,
     pub(crate) leader_changes: AtomicU64,
+    /// How often this process stood still ([`crate::stalls`]).
+    pub(crate) process_stalls: AtomicU64,
     /// The id of the leader that this process knew last; 0 before the first.
     pub(crate) leader_known_last: AtomicU64,
     /// Cancelled when the node begins to stop.

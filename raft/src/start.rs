@@ -327,6 +327,7 @@ fn assemble(
         changing: Arc::default(),
         looked_for_moved: Mutex::default(),
         leader_changes: Default::default(),
+        process_stalls: AtomicU64::default(),
         leader_known_last: Default::default(),
         stopping: CancellationToken::new(),
         stopped: CancellationToken::new(),

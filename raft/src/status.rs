@@ -80,6 +80,7 @@ impl Inner {
         if ready && let Some(trouble) = self.room.trouble() {
             unready_reason = trouble;
         }
+        let log = self.log.store().stats();
         let wall = wall_us();
         let now = self.core.published.now_us();
         let latest = self.snapshots.latest();
@@ -94,7 +95,11 @@ impl Inner {
             applied_index: summary.applied.map_or(0, |pos| pos.index),
             snapshot_index,
             purged_index,
-            log_bytes: self.log.store().stats().disk_bytes,
+            log_bytes: log.disk_bytes,
+            log_write_pending_us: log
+                .writing_for
+                .map_or(0, |so_far| u64::try_from(so_far.as_micros()).unwrap_or(u64::MAX)),
+            process_stalls: self.process_stalls.load(Ordering::Relaxed),
             snapshot_bytes: latest.as_ref().map_or(0, |generation| generation.bytes()),
             snapshot_age_seconds: latest
                 .as_ref()

@@ -13,6 +13,10 @@ const SUCCESSORS_ASKED: usize = 2;
 /// How long a change of the membership under way may take to end.
 const CHANGE_WAIT: Duration = Duration::from_secs(1);
 
+/// Between two questions to a successor whether it leads, and how long it may take to answer one.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+const ASK_WAIT: Duration = Duration::from_millis(500);
+
 /// When each step must be over at the latest, from the beginning of the stop: what one doesn't need is the next one's, and
 /// what one can't finish it leaves. The last step is not cut short: it syncs the log.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -83,7 +87,8 @@ impl Inner {
     }
 
     /// Names the next leader and waits for one; returns its id. A node that named a successor leads no more: if that one
-    /// fails, an election finds another, this node perhaps.
+    /// fails, an election finds another, this node perhaps. The successor is asked as well: a node whose disk stands still
+    /// doesn't learn who leads until it has saved its vote for that one.
     pub(crate) async fn hand_over(&self, own_id: u64, raft: &Raft, successor: u64) -> Result<u64, String> {
         let mut watched = raft.metrics();
         let term = watched.borrow_watched().current_term;
@@ -101,11 +106,29 @@ impl Inner {
             }
         };
         let limit = self.config.timing.election_max;
-        match tokio::time::timeout(limit, moved).await {
+        let seen = async {
+            tokio::select! {
+                moved = moved => moved,
+                leader = self.takes_over(successor, term) => Ok(leader),
+            }
+        };
+        match tokio::time::timeout(limit, seen).await {
             Ok(Ok(leader)) if leader != own_id => Ok(leader),
             Ok(Ok(_)) => Err("this node was elected again".into()),
             Ok(Err(ended)) => Err(ended),
             Err(_) => Err(format!("nobody led within {limit:?}")),
+        }
+    }
+
+    /// Resolves when the successor knows of a leader in a later term than this.
+    async fn takes_over(&self, successor: u64, term: u64) -> u64 {
+        loop {
+            tokio::time::sleep(ASK_INTERVAL).await;
+            let Some(addr) = self.metrics().and_then(|metrics| self.addr_of(&metrics, successor)) else { continue };
+            let Ok(Ok(status)) = tokio::time::timeout(ASK_WAIT, self.calls.raw_status(&addr)).await else { continue };
+            if let Some(leader) = status.leader.filter(|_| status.node_id == successor && status.term > term) {
+                return leader;
+            }
         }
     }
 

@@ -47,6 +47,7 @@ fn raft(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &Node
     let margin = status.quorum_margin.map(|voters| ([], voters as f64));
     gauges(encoder, "prefixd_raft_quorum_margin", "Voters that may still be lost; on the leader alone", margin)?;
     gauge(encoder, "prefixd_raft_queue_bytes", "Updates that wait in this node", status.queue_bytes as f64)?;
+    counter(encoder, "prefixd_process_stalls", "This process stood still", status.process_stalls)?;
     gauge(encoder, "prefixd_feature_level", "The cluster's feature level", f64::from(status.feature_level))?;
     let proposal = [([], buckets(&figures.proposal))];
     let help = "From a leader's proposal of a log entry to its commit and apply";
@@ -70,6 +71,13 @@ fn log(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus) -> fmt::Result 
 fn storage(encoder: &mut DescriptorEncoder<'_>, status: &NodeStatus, figures: &NodeFigures) -> fmt::Result {
     let fsync = [([], buckets(&figures.fsync))];
     histograms(encoder, "prefixd_storage_fsync_seconds", "fdatasync of the log", fsync)?;
+    let pending = status.log_write_pending_us as f64 / 1e6;
+    gauge(
+        encoder,
+        "prefixd_storage_log_write_pending_seconds",
+        "How long the log's write under way takes so far",
+        pending,
+    )?;
     gauge(encoder, "prefixd_storage_log_bytes", "Bytes of the log on disk", status.log_bytes as f64)?;
     let bytes = status.snapshot_bytes as f64;
     gauge(encoder, "prefixd_storage_snapshot_bytes", "Bytes of the newest snapshot on disk", bytes)?;

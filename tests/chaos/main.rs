@@ -40,4 +40,5 @@ mod rolling;
 mod said;
 mod shim;
 mod small_disks;
+mod still_disks;
 mod watcher;

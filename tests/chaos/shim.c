@@ -1,4 +1,4 @@
-/* A library that is loaded before the node's own libc (LD_PRELOAD), for tests alone. It does three things:
+/* A library that is loaded before the node's own libc (LD_PRELOAD), for tests alone. It does four things:
  *
  * Lost writes. Everything that changes a file or a directory below PREFIXD_SHIM_DATA is first written down in
  * PREFIXD_SHIM_JOURNAL so that it can be undone, and crossed out when the file or the directory is fsynced. After a
@@ -9,6 +9,8 @@
  * Failed syncs. PREFIXD_SHIM_SYNC_FAILS=NAME:FILE: while FILE is there, the next sync of a file of that name fails with EIO,
  * once: FILE goes with it. What was not synced is not crossed out, so that it can be taken as a disk takes it that has dropped
  * the pages.
+ *
+ * Syncs that don't end. PREFIXD_SHIM_SYNC_WAITS=NAME:FILE: while FILE is there, syncs of a file of that name wait.
  *
  * Wrong clocks. The wall clock is off by as many microseconds as the eight bytes in the file PREFIXD_SHIM_CLOCK say, now
  * and whenever they change. The monotonic clock is left alone.
@@ -40,6 +42,7 @@
 #define INODES 65536
 
 static char data_dir[PATH_MAX], journal_dir[PATH_MAX], ignored_name[256], failing_name[256], failing_switch[PATH_MAX];
+static char waiting_name[256], waiting_switch[PATH_MAX];
 static size_t data_len;
 static int journals, ignores;
 static const volatile int64_t *clock_offset_us;
@@ -65,6 +68,14 @@ static void give_up(const char *what, const char *path) {
     _exit(98);
 }
 
+/* NAME:FILE of an environment variable, if it is set. */
+static void read_switch(const char *variable, char name[256], char file[PATH_MAX]) {
+    const char *value = getenv(variable), *colon = value ? strchr(value, ':') : NULL;
+    if (!colon) return;
+    snprintf(name, 256, "%.*s", (int)(colon - value), value);
+    snprintf(file, PATH_MAX, "%s", colon + 1);
+}
+
 __attribute__((constructor)) static void begin(void) {
     for (int i = 0; i < LOCKS; i++) {
         pthread_mutex_init(&file_locks[i], NULL);
@@ -83,11 +94,8 @@ __attribute__((constructor)) static void begin(void) {
         ignores = 1;
         if (mode[7] == ':') snprintf(ignored_name, sizeof ignored_name, "%s", mode + 8);
     }
-    const char *fails = getenv("PREFIXD_SHIM_SYNC_FAILS"), *colon = fails ? strchr(fails, ':') : NULL;
-    if (colon) {
-        snprintf(failing_name, sizeof failing_name, "%.*s", (int)(colon - fails), fails);
-        snprintf(failing_switch, sizeof failing_switch, "%s", colon + 1);
-    }
+    read_switch("PREFIXD_SHIM_SYNC_FAILS", failing_name, failing_switch);
+    read_switch("PREFIXD_SHIM_SYNC_WAITS", waiting_name, waiting_switch);
     if (clock) {
         int fd = open(clock, O_RDONLY | O_CLOEXEC);
         if (fd < 0) give_up("the clock", clock);
@@ -401,6 +409,13 @@ static int is_to_fail(int fd) {
     return failing_name[0] && is_named(fd, failing_name) && real_unlink(failing_switch) == 0;
 }
 
+/* Looks again a hundred times a second, as long as it takes. */
+static void wait_for_disk(int fd) {
+    const struct timespec between = {0, 10000000};
+    if (!waiting_name[0] || !is_named(fd, waiting_name)) return;
+    while (access(waiting_switch, F_OK) == 0) nanosleep(&between, NULL);
+}
+
 static void in_journal(char *to, const char *kind, uint64_t inode) {
     snprintf(to, PATH_MAX + 100, "%s/%s-%llu", journal_dir, kind, (unsigned long long)inode);
 }
@@ -425,6 +440,7 @@ static void sync_dir(uint64_t inode) {
 
 static int synced(int fd, int (*real)(int)) {
     struct stat stat;
+    wait_for_disk(fd);
     if (is_to_fail(fd)) {
         errno = EIO;
         return -1;

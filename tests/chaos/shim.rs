@@ -84,6 +84,29 @@ impl FailingSync {
     }
 }
 
+/// A disk that does nothing at all with the syncs of one file while it is told to: they neither end nor fail.
+pub struct StillDisk(PathBuf);
+
+impl StillDisk {
+    /// Under the next processes of this node.
+    pub fn under(node: &mut Node, library: &Path, file: &str) -> Self {
+        let switch = node.dir.with_extension("sync-waits");
+        let value = PathBuf::from(format!("{file}:{}", switch.display()));
+        preload(node, library, "PREFIXD_SHIM_SYNC_WAITS", &value);
+        Self(switch)
+    }
+
+    /// From now on.
+    pub fn stop(&self) {
+        File::create(&self.0).unwrap();
+    }
+
+    /// No longer, if it was told to.
+    pub fn go_on(&self) {
+        remove(&self.0);
+    }
+}
+
 /// A disk that keeps only what was fsynced.
 pub struct ForgetfulDisk {
     data: PathBuf,

@@ -295,6 +295,7 @@ impl LogStore for RedbLog {
             records: inner.record_count(),
             pending_bytes: inner.pending_bytes as u64,
             tail_bytes: inner.tail.bytes() as u64,
+            writing_for: inner.writing_since.map(|since| since.elapsed()),
             commits: inner.commits,
             store_syncs: store_sync_latency.count,
             mark_syncs: self.meter.mark_syncs(),

@@ -72,6 +72,8 @@ pub(super) struct Inner {
     /// Changes with every truncation and purge: tells a reader that rows may have gone under it.
     pub epoch: u64,
     pub commits: u64,
+    /// When the writer took up what it is making durable now.
+    pub writing_since: Option<Instant>,
     pub closing: bool,
     failure: Option<Arc<Failure>>,
 }
@@ -94,6 +96,7 @@ impl Shared {
             pending_bytes: 0,
             epoch: 0,
             commits: 0,
+            writing_since: None,
             closing: false,
             failure: None,
         };
@@ -124,11 +127,13 @@ impl Shared {
     /// Waits for work, or until the mark is due.
     pub fn next_work(&self, max_bytes: usize, max_records: usize, mark_due: Option<Instant>) -> Work {
         let mut inner = self.lock();
+        inner.writing_since = None;
         loop {
             if inner.failure.is_some() {
                 return Work::Stop;
             }
             if !inner.queue.is_empty() {
+                inner.writing_since = Some(Instant::now());
                 return Work::Commit(inner.take_batch(max_bytes, max_records), inner.log.committed);
             }
             inner = match mark_due {
@@ -136,6 +141,7 @@ impl Shared {
                 Some(due) => {
                     let now = Instant::now();
                     if now >= due {
+                        inner.writing_since = Some(now);
                         return Work::SyncMark;
                     }
                     self.work.wait_timeout(inner, due - now).unwrap_or_else(PoisonError::into_inner).0
@@ -168,6 +174,7 @@ impl Shared {
         let mut inner = self.lock();
         let first = inner.failure.clone();
         let failure = inner.failure.get_or_insert_with(|| Arc::new(failure)).clone();
+        inner.writing_since = None;
         drop(inner);
         let_go();
         if first.is_some() {

@@ -31,6 +31,9 @@ pub struct LogStats {
     pub pending_bytes: u64,
     /// Bytes of bodies that are kept in memory, pending ones included.
     pub tail_bytes: u64,
+    /// How long the writer has been making durable what it has in hand; `None` when it waits for work. Votes and
+    /// entries that come in meanwhile wait behind it, so a disk that stands still shows here before any sync ends.
+    pub writing_for: Option<Duration>,
     /// Commits since open.
     pub commits: u64,
     /// Syncs of the store since open.

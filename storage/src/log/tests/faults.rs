@@ -272,6 +272,29 @@ fn what_is_committed_is_never_beyond_what_is_written() {
     assert!(committed <= Some(last), "{state:?}");
 }
 
+/// A sync that doesn't end is seen while it lasts; counted it would be when it is over.
+#[test]
+fn a_disk_that_stands_still_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    create(dir.path());
+    let (let_go, held) = channel();
+    let hook = Arc::new(TwoSyncsMore { armed: false.into(), held: Mutex::new(held), passed: AtomicU64::new(0) });
+    let store = RedbLog::open(dir.path(), LogOptions { fault_hook: Some(hook.clone()), ..options() }).unwrap();
+    let syncs = store.stats().store_syncs;
+    hook.armed.store(true, Ordering::SeqCst);
+    let (sender, receiver) = channel();
+    store.append(run_of(1, 0..1), Box::new(move |result| sender.send(result.is_ok()).unwrap())).unwrap();
+    let first = std::iter::repeat_with(|| store.stats().writing_for).flatten().next();
+    assert!(store.stats().writing_for >= first && store.stats().store_syncs == syncs);
+    let_go.send(()).unwrap();
+    assert!(receiver.recv().unwrap());
+    // The writer tells its callers before it looks for more work.
+    while store.stats().writing_for.is_some() {
+        std::thread::yield_now();
+    }
+    assert!(store.stats().store_syncs > syncs);
+}
+
 /// No leader asks for it; a log that was told so all the same can be opened.
 #[test]
 fn what_is_committed_goes_with_what_is_cut_off() {

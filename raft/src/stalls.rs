@@ -54,6 +54,12 @@ impl Stalls {
     }
 }
 
+/// What is the matter with the disk now, for people; `None` when nothing is.
+pub(crate) fn trouble(writing_for: Option<Duration>, patience: Duration) -> Option<String> {
+    let stands = writing_for.filter(|writing_for| *writing_for > patience)?;
+    Some(format!("the disk stands still: one write of the log has taken {:.1} s so far", stands.as_secs_f64()))
+}
+
 /// Looks until the node stops.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut ticker = ticker(LOOK_INTERVAL);
@@ -106,6 +112,14 @@ mod tests {
         for (n, (writing_for, found)) in (1u32..).zip(writing) {
             assert_eq!(stalls.look(start + LOOK_INTERVAL * n, writing_for), found, "look {n}");
         }
+    }
+
+    #[test]
+    fn only_a_write_that_takes_too_long_is_trouble() {
+        assert_eq!(trouble(None, PATIENCE), None);
+        assert_eq!(trouble(Some(PATIENCE), PATIENCE), None);
+        let said = trouble(Some(ms(2_340)), PATIENCE);
+        assert_eq!(said.as_deref(), Some("the disk stands still: one write of the log has taken 2.3 s so far"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::face::{MemberStatus, NodeStatus, Role};
 use crate::margin::quorum_margin;
 use crate::membership::Promise;
 use crate::node::{Inner, wall_us};
+use crate::stalls;
 use crate::types::{TypeConfig, wire_members};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
@@ -77,10 +78,11 @@ impl Inner {
         let metrics = self.metrics();
         let state = self.log.store().state();
         let (ready, mut unready_reason) = self.readiness();
-        if ready && let Some(trouble) = self.room.trouble() {
+        let log = self.log.store().stats();
+        let patience = self.config.timing.election_min;
+        if ready && let Some(trouble) = self.room.trouble().or_else(|| stalls::trouble(log.writing_for, patience)) {
             unready_reason = trouble;
         }
-        let log = self.log.store().stats();
         let wall = wall_us();
         let now = self.core.published.now_us();
         let latest = self.snapshots.latest();

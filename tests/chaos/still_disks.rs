@@ -12,8 +12,10 @@ use rand::RngExt;
 use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
-const MEDIAN_GAP: Duration = Duration::from_millis(200);
-const MEDIAN_BACK: Duration = Duration::from_millis(500);
+const MEDIAN_GAP: Duration = Duration::from_millis(190);
+const MEDIAN_BACK: Duration = Duration::from_millis(200);
+const STANDS: &str = "the disk stands still";
+const GOES_ON: &str = "the disk goes on";
 
 /// Waits until this node says that its disk has stood for so long.
 async fn stands_for(cluster: &Cluster, node: usize, long: Duration) {
@@ -26,6 +28,25 @@ async fn stands_for(cluster: &Cluster, node: usize, long: Duration) {
 
 fn said(cluster: &Cluster, node: usize, words: &str) -> usize {
     cluster.nodes[node].log().matches(words).count()
+}
+
+/// Waits until this node's log says that its disk goes on, as often as it said that it stood still.
+async fn stands_no_more(cluster: &Cluster, node: usize) {
+    let began = Instant::now();
+    while said(cluster, node, STANDS) != said(cluster, node, GOES_ON) {
+        assert!(began.elapsed() < PATIENCE, "n{node}'s disk never goes on\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until this node's log has said so once more than before, and no oftener.
+async fn says_once_more(cluster: &Cluster, node: usize, words: &str, before: usize) {
+    let began = Instant::now();
+    while said(cluster, node, words) == before {
+        assert!(began.elapsed() < PATIENCE, "n{node} never says {words:?}\n{}", cluster.logs());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(said(cluster, node, words), before + 1, "{words:?} of n{node}\n{}", cluster.logs());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,8 +64,7 @@ async fn a_disk_that_stands_still_costs_its_node_alone() {
     for _ in 0..total {
         load.flows(&[0, 1, 2], 10, &cluster).await;
         let leader = cluster.leader().await;
-        let (told, over) =
-            (said(&cluster, leader, "the disk stands still"), said(&cluster, leader, "the disk goes on"));
+        let (told, over) = (said(&cluster, leader, STANDS), said(&cluster, leader, GOES_ON));
         let stood = Instant::now();
         disks[leader].stop();
         stands_for(&cluster, leader, T).await;
@@ -63,8 +83,8 @@ async fn a_disk_that_stands_still_costs_its_node_alone() {
         disks[leader].go_on();
         back.push(load.writes_since(&[0, 1, 2], released, &cluster).await);
         cluster.settle().await;
-        assert_eq!(said(&cluster, leader, "the disk stands still"), told + 1, "{}", cluster.logs());
-        assert_eq!(said(&cluster, leader, "the disk goes on"), over + 1, "{}", cluster.logs());
+        says_once_more(&cluster, leader, STANDS, told).await;
+        says_once_more(&cluster, leader, GOES_ON, over).await;
 
         // Of a quorum. What was under way is through once both have stood for T.
         let one = chances.random_range(0..NODES);
@@ -81,6 +101,9 @@ async fn a_disk_that_stands_still_costs_its_node_alone() {
         assert_eq!(acked, 0, "acknowledged without a quorum of disks\n{}", cluster.logs());
         disks.iter().for_each(StillDisk::go_on);
         quiet.push(load.writes_since(&[0, 1, 2], released, &cluster).await);
+        for node in (0..NODES).filter(|node| *node != one) {
+            stands_no_more(&cluster, node).await;
+        }
         cluster.settle().await;
         load.watcher.assert_sound();
     }

@@ -8,6 +8,7 @@ pub mod failure;
 pub mod ingest;
 pub mod keyed;
 pub mod lookups;
+pub mod patience;
 pub mod policy;
 
 /// The public contract, `inferencecache.v1alpha1`.

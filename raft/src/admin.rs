@@ -8,7 +8,7 @@ use prefixd_index::command::Command;
 use prefixd_index::policy::PolicySource;
 use prefixd_proto::admin as wire;
 use prefixd_proto::admin::admin_server::{Admin, AdminServer};
-use prefixd_proto::policy;
+use prefixd_proto::{patience, policy};
 use tonic::{Request, Response, Status};
 
 /// Sweeps that one request proposes at most; each removes a slice.
@@ -117,24 +117,28 @@ impl Admin for AdminService {
     }
 
     async fn add_member(&self, request: Request<wire::AddMemberRequest>) -> Changed {
+        let patience = patience::of_caller(request.metadata());
         let wire::AddMemberRequest { name, node_addr: addr, forwarded } = request.into_inner();
-        self.0.inner.give_order(Ask::Add { name, addr }, forwarded).await.map(Response::new)
+        self.0.inner.give_order(Ask::Add { name, addr }, forwarded, patience).await.map(Response::new)
     }
 
     async fn remove_member(&self, request: Request<wire::RemoveMemberRequest>) -> Changed {
+        let patience = patience::of_caller(request.metadata());
         let wire::RemoveMemberRequest { member, forwarded } = request.into_inner();
-        self.0.inner.give_order(Ask::Remove(member), forwarded).await.map(Response::new)
+        self.0.inner.give_order(Ask::Remove(member), forwarded, patience).await.map(Response::new)
     }
 
     async fn promote_member(&self, request: Request<wire::PromoteMemberRequest>) -> Changed {
+        let patience = patience::of_caller(request.metadata());
         let wire::PromoteMemberRequest { member, forwarded } = request.into_inner();
-        self.0.inner.give_order(Ask::Promote(member), forwarded).await.map(Response::new)
+        self.0.inner.give_order(Ask::Promote(member), forwarded, patience).await.map(Response::new)
     }
 
     async fn transfer_leader(&self, request: Request<wire::TransferLeaderRequest>) -> Changed {
+        let patience = patience::of_caller(request.metadata());
         let wire::TransferLeaderRequest { to, forwarded } = request.into_inner();
         let to = Some(to).filter(|to| !to.is_empty());
-        self.0.inner.give_order(Ask::HandOver(to), forwarded).await.map(Response::new)
+        self.0.inner.give_order(Ask::HandOver(to), forwarded, patience).await.map(Response::new)
     }
 
     async fn backup(&self, _request: Request<wire::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {

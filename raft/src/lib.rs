@@ -22,6 +22,7 @@ mod fetch;
 mod flights;
 mod forwards;
 mod generation;
+mod guests;
 mod join;
 mod lanes;
 mod late;

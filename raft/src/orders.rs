@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// An order may wait for so many times the time of a proposal: a change takes two of them, and may have to wait for one.
 const PROPOSALS_WAITED: u32 = 3;
 
+/// What an answer may take to its caller, or a tenth of the caller's time if that is less.
+const WAY_BACK: Duration = Duration::from_millis(500);
+
 /// Where an order is to go.
 enum Leader {
     Here,
@@ -27,12 +30,14 @@ enum Leader {
 
 impl Inner {
     /// Has an order carried out by the leader. `forwarded`: it comes from a node that took this one for the leader.
+    /// `patience`: how long its caller waits, if it said so; it is answered before that.
     pub(crate) async fn give_order(
         self: &Arc<Self>,
         ask: Ask,
         forwarded: bool,
+        patience: Option<Duration>,
     ) -> Result<wire::ChangeResponse, Status> {
-        let until = Instant::now() + self.config.timing.propose_timeout * PROPOSALS_WAITED;
+        let until = Instant::now() + wait(self.config.timing.propose_timeout, patience);
         let mut retry = Retry::default();
         loop {
             let why = match self.leader() {
@@ -170,6 +175,13 @@ impl Inner {
     }
 }
 
+/// How long an order may wait. The answer to a caller that waits less than this node would has to be on its way before
+/// its time is over, or it never learns what it waited for.
+fn wait(propose_timeout: Duration, patience: Option<Duration>) -> Duration {
+    let ours = propose_timeout * PROPOSALS_WAITED;
+    patience.map_or(ours, |patience| ours.min(patience - (patience / 10).min(WAY_BACK)))
+}
+
 /// What earlier tries left unclear: an order whose answer was lost may have been carried out.
 #[derive(Default)]
 struct Retry {
@@ -238,5 +250,25 @@ fn no_leader(inner: &Inner) -> Status {
             inner.readiness().1
         )),
         Some(said) => Status::unavailable(said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_answered_before_its_caller_gives_up() {
+        let ms = Duration::from_millis;
+        for (propose, patience, waits) in [
+            (ms(10_000), None, ms(30_000)),
+            (ms(10_000), Some(ms(60_000)), ms(30_000)),
+            (ms(10_000), Some(ms(5_000)), ms(4_500)),
+            (ms(10_000), Some(ms(30_000)), ms(29_500)),
+            (ms(10_000), Some(ms(1_000)), ms(900)),
+            (ms(10_000), Some(ms(0)), ms(0)),
+        ] {
+            assert_eq!(wait(propose, patience), waits, "{propose:?} {patience:?}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! business: this module reads no file and decides nobody's trust. Connections are bounded in number and handshakes in time as well, so that silent peers cost
 //! nothing lasting.
 
+use crate::guests::Place;
+pub use crate::guests::{Guest, Room, UnderWay};
 use futures::future::select_all;
 use rustls::pki_types::ServerName;
 use std::fmt;
@@ -16,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -62,48 +64,20 @@ impl fmt::Debug for NodeTls {
     }
 }
 
-/// How many connections a port holds. One over the number is closed before its handshake: a client then tries another
-/// node at once, where waiting in a queue would hold it up.
-#[derive(Clone, Debug)]
-pub struct Room {
-    free: Arc<Semaphore>,
-    connections: usize,
-    turned_away: Arc<AtomicU64>,
-}
-
-impl Room {
-    /// Room for this many connections.
-    pub fn new(connections: usize) -> Self {
-        let connections = connections.min(Semaphore::MAX_PERMITS);
-        Self { free: Arc::new(Semaphore::new(connections)), connections, turned_away: Arc::default() }
-    }
-
-    /// Connections that are open now.
-    pub fn open(&self) -> u64 {
-        (self.connections - self.free.available_permits()) as u64
-    }
-
-    /// Connections that were closed for want of room.
-    pub fn turned_away(&self) -> u64 {
-        self.turned_away.load(Ordering::Relaxed)
-    }
-
-    fn take(&self) -> Option<OwnedSemaphorePermit> {
-        let taken = self.free.clone().try_acquire_owned().ok();
-        if taken.is_none() {
-            self.turned_away.fetch_add(1, Ordering::Relaxed);
-        }
-        taken
-    }
-}
-
 /// One accepted connection, with or without TLS.
 pub struct Connection {
     socket: Socket,
     /// Whether several buffers are taken at once. HTTP/2 then sends every message of 256 bytes or more in a write of its
     /// own, ahead of its trailers, which spares large messages a copy and costs small ones a second write.
     is_vectored: bool,
-    _place: Place,
+    berthed: Berthed,
+}
+
+impl Connection {
+    /// How its port sees it.
+    pub fn guest(&self) -> &Guest {
+        self.berthed.place.guest()
+    }
 }
 
 /// The connections that one server is to serve, as they come.
@@ -114,20 +88,20 @@ enum Socket {
     Tls(Box<tokio_rustls::server::TlsStream<TcpStream>>),
 }
 
-/// What a connection takes for as long as it lives.
-struct Place {
-    _of_the_port: OwnedSemaphorePermit,
+/// A place on the port, and one on the runtime, for as long as a connection lives.
+struct Berthed {
+    place: Place,
     on_its_runtime: Arc<AtomicUsize>,
 }
 
-impl Place {
-    fn new(of_the_port: OwnedSemaphorePermit, on_its_runtime: &Arc<AtomicUsize>) -> Self {
+impl Berthed {
+    fn new(place: Place, on_its_runtime: &Arc<AtomicUsize>) -> Self {
         on_its_runtime.fetch_add(1, Ordering::Relaxed);
-        Self { _of_the_port: of_the_port, on_its_runtime: on_its_runtime.clone() }
+        Self { place, on_its_runtime: on_its_runtime.clone() }
     }
 }
 
-impl Drop for Place {
+impl Drop for Berthed {
     fn drop(&mut self) {
         self.on_its_runtime.fetch_sub(1, Ordering::Relaxed);
     }
@@ -185,7 +159,7 @@ fn listen(listener: std::net::TcpListener, tls: Option<PortTls>, room: Room, ber
 
 /// Accepts until one of those who serve is gone.
 async fn accept(listener: TcpListener, tls: Option<PortTls>, room: Room, berths: Vec<Berth>) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let handshakes = Arc::new(Semaphore::new(room.handshakes(MAX_HANDSHAKES)));
     let mut log = FailureLog::default();
     let (failed, mut failures) = mpsc::channel::<(&str, String)>(1);
     let mut closed = select_all(berths.iter().map(|berth| Box::pin(berth.accepted.closed())));
@@ -202,15 +176,19 @@ async fn accept(listener: TcpListener, tls: Option<PortTls>, room: Room, berths:
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = room.take() else { continue };
+        let Some(place) = room.take().await else { continue };
         let Some(berth) = berths.iter().min_by_key(|berth| berth.open.load(Ordering::Relaxed)) else { return };
-        let place = Place::new(place, &berth.open);
+        let berthed = Berthed::new(place, &berth.open);
         let (tls, accepted, failed) = (tls.clone(), berth.accepted.clone(), failed.clone());
         let is_vectored = berth.is_vectored;
         berth.runtime.spawn(async move {
-            match greet(tcp, tls.as_ref()).await {
+            let greeted = tokio::select! {
+                greeted = greet(tcp, tls.as_ref()) => greeted,
+                () = berthed.place.guest().told_to_leave() => return,
+            };
+            match greeted {
                 // The port may have closed meanwhile.
-                Ok(socket) => drop(accepted.send(Ok(Connection { socket, is_vectored, _place: place })).await),
+                Ok(socket) => drop(accepted.send(Ok(Connection { socket, is_vectored, berthed })).await),
                 // A full log drops the line; the counter has it.
                 Err(failure) => drop(failed.try_send(failure)),
             }

@@ -6,9 +6,11 @@ use super::scope::Scope;
 use super::target::Target;
 use super::wire_json::{self, Report};
 use prefixd_client::{Chain, Client};
+use prefixd_proto::failure::Failure;
 use prefixd_proto::inferencecache as pb;
 use std::num::NonZeroU16;
 use std::process::ExitCode;
+use tonic::Code;
 
 const LONG_ABOUT: &str = "\
 Reports what a replica's cache holds and waits until that is committed by a quorum.
@@ -158,12 +160,20 @@ pub async fn run(args: Args) -> ExitCode {
         Err(error) => {
             let acknowledged = sent.updates + sent.events;
             eprintln!("prefixd report: {error}\n{acknowledged} of {total} messages are acknowledged");
-            if error.is_transient() {
+            if lacks_quorum(&error) {
                 eprintln!("A report waits for a quorum of the nodes: `prefixd ctl member list` shows who answers.");
             }
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether a node said so. Of one that is out of reach, or of a port that is another, nothing is known.
+fn lacks_quorum(error: &prefixd_client::Error) -> bool {
+    let prefixd_client::Error::Exhausted { status, earlier, .. } = error else { return false };
+    let said =
+        |status: &tonic::Status| matches!(Failure::of(status), Failure::Answered { code: Code::Unavailable, .. });
+    said(status) || earlier.as_ref().is_some_and(|(_, status)| said(status))
 }
 
 #[derive(Default)]
@@ -361,6 +371,31 @@ mod tests {
         let exact = parse_update("--replica r --prefix-hash 0a --prefix-tokens 7");
         assert_eq!((exact.prefixes[0].token_count, exact.stats), (7, None));
         assert_eq!(parse_update("--replica r --tokens 1,2,3 --block-tokens 1").prefixes[0].block_hashes.len(), 3);
+    }
+
+    #[test]
+    fn a_missing_quorum_is_hinted_at_only_where_a_node_said_so() {
+        use tonic::Status;
+        let exhausted = |status: Status, earlier: Option<Status>| prefixd_client::Error::Exhausted {
+            attempts: 2,
+            elapsed: std::time::Duration::ZERO,
+            endpoint: "n0:9090".into(),
+            status: Box::new(status),
+            earlier: earlier.map(|status| ("n1:9090".into(), Box::new(status))),
+        };
+        let late = prefixd_proto::failure::late;
+        assert!(lacks_quorum(&exhausted(Status::unavailable("not committed in time"), None)));
+        assert!(lacks_quorum(&exhausted(late(), Some(Status::unavailable("no leader")))));
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        for status in [
+            Status::unimplemented(""),
+            Status::from_error(Box::new(tonic::ConnectError(refused.into()))),
+            Status::from_error(Box::new(std::io::Error::other("http2 error"))),
+            Status::resource_exhausted("the queue is full"),
+            late(),
+        ] {
+            assert!(!lacks_quorum(&exhausted(status.clone(), None)), "{status:?}");
+        }
     }
 
     #[test]

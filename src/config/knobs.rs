@@ -231,9 +231,9 @@ knobs! {
         grpc_keepalive_interval: Duration = "20s", parse::duration(ms(100)..=days(1));
         #[doc = "How long that sign may take before the connection is dropped."]
         grpc_keepalive_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
-        #[doc = "Most connections on each of --http-addr and --internal-addr; more wait to be served."]
+        #[doc = "Most connections on each of --http-addr and --internal-addr; for one over it the one open longest is closed."]
         max_http_connections: u64 = "512", parse::whole(1..=65_536);
-        #[doc = "How long the head of an HTTP request, or its body, may take, and how long a connection may be idle."]
+        #[doc = "How long the head of an HTTP request, or its body, may take, a connection be idle, and a peer take nothing of its answer."]
         http_timeout: Duration = "10s", parse::duration(ms(100)..=days(1));
     }
     "Replication" {

@@ -5,6 +5,7 @@ use crate::http::listen::HttpLimits;
 use prefixd_index::RankConfig;
 use prefixd_index::command::ClusterMeta;
 use prefixd_index::policy::Strategy;
+use prefixd_raft::tls::Room;
 use prefixd_raft::{Limits, NodeConfig, Timing};
 use std::time::Duration;
 
@@ -41,10 +42,10 @@ impl Config {
         }
     }
 
-    /// Limits of each HTTP port.
+    /// Limits of one HTTP port, which are no other's.
     pub fn http_limits(&self) -> HttpLimits {
         let connections = usize::try_from(self.knobs.max_http_connections).unwrap_or(usize::MAX);
-        HttpLimits { connections, timeout: self.knobs.http_timeout }
+        HttpLimits { room: Room::for_newcomers(connections), timeout: self.knobs.http_timeout }
     }
 
     /// How this node ranks and gates lookups.

@@ -4,10 +4,12 @@
 use super::Args;
 use crate::cli::backup::{json, summary};
 use crate::cli::print;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use prefixd_proto::admin::BackupRequest;
 use prefixd_proto::admin::admin_client::AdminClient;
 use prefixd_raft::backup::{self, Contents};
 use prefixd_storage::durable::sync_dir;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,10 +21,19 @@ use tonic::transport::Channel;
 #[derive(Debug, clap::Args)]
 pub(super) struct Backup {
     /// Where the backup goes; written as FILE.partial until it is whole.
+    #[arg(value_parser = OsStringValueParser::new().try_map(file_name))]
     file: PathBuf,
     /// Replace FILE if it exists.
     #[arg(long)]
     force: bool,
+}
+
+/// Others write to standard output when they are given this name.
+fn file_name(name: OsString) -> Result<PathBuf, &'static str> {
+    match name == "-" {
+        true => Err("a backup is written to a file, which is read back and renamed; name one"),
+        false => Ok(name.into()),
+    }
 }
 
 impl Backup {

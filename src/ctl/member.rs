@@ -11,8 +11,9 @@ use prefixd_proto::admin::{
     RemoveMemberRequest, TransferLeaderRequest,
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -45,8 +46,13 @@ pub(super) enum Member {
     },
 }
 
-/// Asks, and shows the answer.
-pub(super) async fn run(mut node: AdminClient<Channel>, what: &Member, as_json: bool) -> Result<bool, Status> {
+/// Asks, and shows the answer. A node is told how long it may wait for a leader.
+pub(super) async fn run(
+    mut node: AdminClient<Channel>,
+    what: &Member,
+    patience: Duration,
+    as_json: bool,
+) -> Result<bool, Status> {
     match what {
         Member::List => {
             let list = node.list_members(ListMembersRequest { forwarded: false }).await?.into_inner();
@@ -55,22 +61,35 @@ pub(super) async fn run(mut node: AdminClient<Channel>, what: &Member, as_json: 
         }
         Member::Add { name, node_addr } => {
             let request = AddMemberRequest { name: name.clone(), node_addr: node_addr.clone(), forwarded: false };
-            told(node.add_member(request).await, as_json)
+            told(node.add_member(within(patience, request)).await, as_json)
         }
         Member::Remove { member, if_exists } => {
             let request = RemoveMemberRequest { member: member.clone(), forwarded: false };
-            told(unless_unknown(node.remove_member(request).await, *if_exists), as_json)
+            told(unless_unknown(node.remove_member(within(patience, request)).await, *if_exists), as_json)
         }
         Member::Promote { member } => {
-            told(node.promote_member(PromoteMemberRequest { member: member.clone(), forwarded: false }).await, as_json)
+            let request = PromoteMemberRequest { member: member.clone(), forwarded: false };
+            told(node.promote_member(within(patience, request)).await, as_json)
         }
     }
 }
 
 /// Hands leadership over.
-pub(super) async fn transfer(mut node: AdminClient<Channel>, to: Option<&str>, as_json: bool) -> Result<bool, Status> {
+pub(super) async fn transfer(
+    mut node: AdminClient<Channel>,
+    to: Option<&str>,
+    patience: Duration,
+    as_json: bool,
+) -> Result<bool, Status> {
     let request = TransferLeaderRequest { to: to.unwrap_or_default().to_owned(), forwarded: false };
-    told(node.transfer_leader(request).await, as_json)
+    told(node.transfer_leader(within(patience, request)).await, as_json)
+}
+
+/// An order whose node knows when the caller will have given up.
+fn within<T>(patience: Duration, order: T) -> Request<T> {
+    let mut request = Request::new(order);
+    request.set_timeout(patience);
+    request
 }
 
 /// Turns "nobody has that name" into an answer that changed nothing, where that is as good.

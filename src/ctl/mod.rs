@@ -94,15 +94,34 @@ enum What {
     },
 }
 
-/// Runs one question to its answer.
+/// Why there is no answer, for people.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The command line makes no sense, or names a file that is no good to dial with.
+    #[error("{0}")]
+    Usage(String),
+    /// It was refused, or not done.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Self::Failed(message)
+    }
+}
+
+/// Runs one question to its answer: 0 for one that says that all is well, 1 for any other and for none, 2 for a wrong use.
 pub async fn run(args: Args) -> ExitCode {
-    match ask(&args).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(message) => {
-            eprintln!("prefixd ctl: {message}");
-            ExitCode::FAILURE
-        }
+    let fault = match ask(&args).await {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => return ExitCode::FAILURE,
+        Err(fault) => fault,
+    };
+    eprintln!("prefixd ctl: {fault}");
+    match fault {
+        Fault::Usage(_) => ExitCode::from(2),
+        Fault::Failed(_) => ExitCode::FAILURE,
     }
 }
 
@@ -110,15 +129,16 @@ pub async fn run(args: Args) -> ExitCode {
 ///
 /// # Errors
 /// No answer, or a refusal, for people.
-pub(crate) async fn ask(args: &Args) -> Result<bool, String> {
+pub(crate) async fn ask(args: &Args) -> Result<bool, Fault> {
     if let What::Policy(Policy::Validate { file }) = &args.what {
-        return policy::validate(file, args.json);
+        return Ok(policy::validate(file, args.json)?);
     }
     if let What::Backup(backup) = &args.what {
         backup.check()?;
     }
-    let mut node = connect(args).await?;
-    let failed = |status: tonic::Status| failure(args, &status);
+    let tls = client_tls(args).map_err(Fault::Usage)?;
+    let mut node = connect(args, tls).await?;
+    let failed = |status: tonic::Status| Fault::Failed(failure(args, &status));
     match &args.what {
         What::Status => {
             let status = node.status(StatusRequest {}).await.map_err(failed)?.into_inner();
@@ -136,21 +156,30 @@ pub(crate) async fn ask(args: &Args) -> Result<bool, String> {
             print::line(&show::sweep(&swept, args.json));
             Ok(true)
         }
-        What::Member(what) => member::run(node, what, args.json).await.map_err(failed),
-        What::TransferLeader { to } => member::transfer(node, to.as_deref(), args.json).await.map_err(failed),
-        What::Backup(backup) => backup::take(args, backup, node).await,
+        What::Member(what) => member::run(node, what, args.patience(), args.json).await.map_err(failed),
+        What::TransferLeader { to } => {
+            member::transfer(node, to.as_deref(), args.patience(), args.json).await.map_err(failed)
+        }
+        What::Backup(backup) => Ok(backup::take(args, backup, node).await?),
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
         What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
-        What::Policy(Policy::Validate { file }) => policy::validate(file, args.json),
+        What::Policy(Policy::Validate { file }) => Ok(policy::validate(file, args.json)?),
     }
 }
 
-async fn connect(args: &Args) -> Result<AdminClient<Channel>, String> {
+impl Args {
+    /// How long the answer may take.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+async fn connect(args: &Args, tls: Option<Arc<rustls::ClientConfig>>) -> Result<AdminClient<Channel>, String> {
     let endpoint = Endpoint::from_shared(format!("http://{}", args.admin))
         .map_err(|_| format!("--admin {:?} is not host:port", args.admin))?
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(Duration::from_secs(args.timeout));
-    let channel = match client_tls(args)? {
+        .timeout(args.patience());
+    let channel = match tls {
         Some(config) => {
             let newest: ClientTls = Arc::new(move || config.clone());
             let connector = tls::connector(args.admin.clone(), args.tls_server_name.clone(), newest);

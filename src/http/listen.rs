@@ -1,65 +1,86 @@
 //! Serving routes on a listener within limits: so many connections, so much time for the head of a request, so much
-//! idleness. A peer that died or dawdles loses its connection; whoever is over the number waits to be served.
+//! idleness, so long without taking anything of an answer. A peer that died or dawdles loses its connection.
+//!
+//! At the limit of connections a newcomer doesn't wait, since it may be the probe that decides whether this process is
+//! killed: the connection that is open longest is closed for it, and rather one without a request under way
+//! ([`Room::for_newcomers`]). One whose answer is made and not taken counts as being without. What the rest lose by it is
+//! a connection, which clients make anew; who answers what is [`super`]'s to say.
 
 use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use prefixd_raft::tls::{self, Connection, PortTls, Room};
 use std::io;
-use std::sync::Arc;
+use std::net::TcpListener;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_stream::{Stream, StreamExt};
+use tokio_io_timeout::TimeoutWriter;
+use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 /// Limits of one HTTP port.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub struct HttpLimits {
     /// Connections at once.
-    pub connections: usize,
-    /// Longest reading of a head or a body, and longest idleness.
+    pub room: Room,
+    /// Longest reading of a head or a body, longest idleness, and longest stall of a peer that is written to.
     pub timeout: Duration,
 }
 
 /// Serves until `closing` is cancelled, then lets the requests under way finish.
 pub async fn serve(
-    listener: std::net::TcpListener,
+    listener: TcpListener,
     tls: Option<PortTls>,
     routes: Router,
     limits: HttpLimits,
     closing: CancellationToken,
 ) -> io::Result<()> {
-    let mut incoming = tls::incoming(listener, tls, Room::new(usize::MAX))?;
-    let permits = Arc::new(Semaphore::new(limits.connections));
+    let mut incoming = tls::incoming(listener, tls, limits.room)?;
     let graceful = GracefulShutdown::new();
-    while let Some(accepted) = closing.run_until_cancelled(next(&mut incoming, &permits)).await {
-        let Some((stream, permit)) = accepted else { continue };
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(limits.timeout);
-        let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes.clone()));
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "an HTTP connection ended");
+    while let Some(accepted) = closing.run_until_cancelled(incoming.next()).await {
+        match accepted {
+            Some(Ok(connection)) => {
+                tokio::spawn(converse(connection, routes.clone(), limits.timeout, graceful.watcher()));
             }
-            drop(permit);
-        });
+            // Failures stay with whoever accepts.
+            Some(Err(_)) => {}
+            None => break,
+        }
     }
+    drop(incoming);
     graceful.shutdown().await;
     Ok(())
 }
 
-async fn next(
-    incoming: &mut (impl Stream<Item = io::Result<Connection>> + Unpin),
-    permits: &Arc<Semaphore>,
-) -> Option<(Connection, OwnedSemaphorePermit)> {
-    // The semaphore is never closed.
-    let permit = permits.clone().acquire_owned().await.ok()?;
-    match incoming.next().await {
-        Some(Ok(connection)) => Some((connection, permit)),
-        // Failures stay with whoever accepts, and the stream doesn't end before this task drops it.
-        Some(Err(_)) | None => std::future::pending().await,
+/// Answers one connection until it ends or is told to leave.
+async fn converse(connection: Connection, routes: Router, timeout: Duration, watcher: Watcher) {
+    let guest = connection.guest().clone();
+    let mut io = TimeoutWriter::new(connection);
+    io.set_timeout(Some(timeout));
+    let answer = service_fn(|request: Request<Incoming>| {
+        let (routes, under_way) = (routes.clone(), guest.begin());
+        async move {
+            let answer = routes.oneshot(request).await;
+            drop(under_way);
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(timeout);
+    let conversation = http.serve_connection(TokioIo::new(Box::pin(io)), answer);
+    tokio::select! {
+        ended = watcher.watch(conversation) => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "an HTTP connection ended");
+            }
+        }
+        () = guest.told_to_leave() => tracing::debug!("an HTTP connection was closed for a newcomer"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,10 @@
 //! The public HTTP edge on 8080: liveness, readiness and metrics. It answers from the first moment, also while the
-//! node still loads its state. Nothing here changes anything; what the controller may do is on a port of its own
-//! ([`internal`]).
+//! node still loads its state, and neither of the first two ever waits for a page of the third: those are made elsewhere
+//! ([`rounds`]). Nothing here changes anything; what the controller may do is on a port of its own ([`internal`]).
 
 pub mod internal;
 pub mod listen;
+mod rounds;
 
 use crate::vitals::{Readiness, Vitals};
 use axum::Router;
@@ -12,8 +13,10 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bytes::Bytes;
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::registry::Registry;
+use rounds::Rounds;
 use std::sync::{Arc, OnceLock};
 use tower_http::classify::{ServerErrorsAsFailures, SharedClassifier};
 use tower_http::trace::{
@@ -32,14 +35,27 @@ pub struct Loaded {
     pub registry: Registry,
 }
 
+/// What the handlers share.
+#[derive(Clone)]
+struct Public {
+    loaded: Arc<OnceLock<Loaded>>,
+    plain: Pages,
+    openmetrics: Pages,
+}
+
+/// Pages of metrics in one format; none for those that can't be encoded.
+type Pages = Rounds<Option<Bytes>>;
+
 /// The routes of the public port; `loaded` is filled once there is a node.
 pub fn public(loaded: Arc<OnceLock<Loaded>>) -> Router {
+    let plain = Pages::new();
+    let openmetrics = plain.another();
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .layer(traced())
-        .with_state(loaded)
+        .with_state(Public { loaded, plain, openmetrics })
 }
 
 /// Spans around calls. An answer of 503 is an answer, and no fault to be logged for each time that somebody asks.
@@ -55,7 +71,7 @@ fn traced() -> TraceLayer<
     TraceLayer::new_for_http().on_failure(())
 }
 
-async fn ready(State(loaded): State<Arc<OnceLock<Loaded>>>) -> Response {
+async fn ready(State(Public { loaded, .. }): State<Public>) -> Response {
     match loaded.get().map(|loaded| loaded.vitals.readiness().borrow().clone()) {
         Some(Readiness::Ready) => "ready\n".into_response(),
         Some(Readiness::Unready(reason)) => unready(&reason),
@@ -67,20 +83,28 @@ fn unready(reason: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response()
 }
 
-async fn metrics(State(loaded): State<Arc<OnceLock<Loaded>>>, headers: HeaderMap) -> Response {
-    let Some(Loaded { registry, .. }) = loaded.get() else { return unready("loading") };
-    let openmetrics = headers
+async fn metrics(State(public): State<Public>, headers: HeaderMap) -> Response {
+    let Public { loaded, plain, openmetrics } = public;
+    if loaded.get().is_none() {
+        return unready("loading");
+    }
+    let is_openmetrics = headers
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())
         .is_some_and(|accept| accept.contains("application/openmetrics-text"));
-    let mut page = String::new();
-    let (encoded, kind) = if openmetrics {
-        (text::encode(&mut page, registry), OPENMETRICS)
-    } else {
-        (prometheus_text::encode(&mut page, registry), PLAIN)
-    };
-    match encoded {
-        Ok(()) => ([(CONTENT_TYPE, kind)], page).into_response(),
-        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be encoded\n").into_response(),
+    let (pages, kind) = if is_openmetrics { (openmetrics, OPENMETRICS) } else { (plain, PLAIN) };
+    let page = pages.join(move || page(&loaded.get()?.registry, is_openmetrics)).await;
+    match page.ok().flatten() {
+        Some(page) => ([(CONTENT_TYPE, kind)], page).into_response(),
+        None => (StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be encoded\n").into_response(),
     }
+}
+
+fn page(registry: &Registry, is_openmetrics: bool) -> Option<Bytes> {
+    let mut page = String::new();
+    let encoded = match is_openmetrics {
+        true => text::encode(&mut page, registry),
+        false => prometheus_text::encode(&mut page, registry),
+    };
+    encoded.ok().map(|()| page.into())
 }

@@ -1,4 +1,4 @@
-//! Calls under way on the gRPC port, and those that were turned away.
+//! Connections, calls under way on the gRPC port, and those of both that there was no room for.
 
 use super::sample::{counter, counters, gauge, gauges};
 use prefixd_raft::tls::Room;
@@ -38,6 +38,8 @@ pub struct LoadCounters {
     late: [AtomicU64; CallKind::ALL.len()],
     /// The gRPC port's connections, once it is served.
     pub connections: OnceLock<Room>,
+    /// Those of the HTTP ports, by the flags that name these.
+    pub http: OnceLock<[(&'static str, Room); 2]>,
 }
 
 fn cell(cells: &[AtomicU64; CallKind::ALL.len()], kind: CallKind) -> &AtomicU64 {
@@ -78,10 +80,16 @@ impl LoadCounters {
     }
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (open, turned_away) = self.connections.get().map_or((0, 0), |room| (room.open(), room.turned_away()));
+        let (open, turned_away) = self.connections.get().map_or((0, 0), |room| (room.open(), room.closed()));
         gauge(encoder, "prefixd_grpc_connections", "Connections on the gRPC port", open as f64)?;
         let help = "Connections closed because too many were open";
         counter(encoder, "prefixd_grpc_connections_turned_away", help, turned_away)?;
+        let http = || self.http.get().into_iter().flatten().map(|(port, room)| ([("port", *port)], room));
+        let open = http().map(|(port, room)| (port, room.open() as f64));
+        gauges(encoder, "prefixd_http_connections", "Connections on an HTTP port", open)?;
+        let help = "Connections closed to make room for newcomers";
+        let displaced = http().map(|(port, room)| (port, room.closed()));
+        counters(encoder, "prefixd_http_connections_displaced", help, displaced)?;
         let rows = |cells| CallKind::ALL.map(|kind| ([("kind", kind.as_str())], cell(cells, kind).load(Relaxed)));
         let open = rows(&self.open).map(|(labels, n)| (labels, n as f64));
         gauges(encoder, "prefixd_grpc_calls", "Calls of the contract under way", open)?;

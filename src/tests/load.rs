@@ -184,12 +184,50 @@ async fn a_grpc_connection_over_the_limit_is_closed_and_the_next_finds_room() {
     server.stop().await;
 }
 
+/// Sends this on a connection of its own and reads nothing.
+fn deaf(addr: SocketAddr, sent: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(sent.as_bytes()).unwrap();
+    stream
+}
+
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_others_to_end() {
-    let server = Server::with(&[("max_http_connections", "1"), ("http_timeout", "500ms")]).await;
-    let held = TcpStream::connect(server.bound.http).unwrap();
-    // Answered once the idle one is closed.
-    assert_eq!(server.get("/healthz").await.0, 200);
+async fn a_probe_is_answered_whoever_keeps_the_connections() {
+    let server = Server::with(&[("max_http_connections", "8"), ("http_timeout", "1h")]).await;
+    let bound = server.bound;
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+    // It keeps its connection. That may have been closed for a newcomer, which it finds when it asks; it connects anew once.
+    let kept_alive = async || {
+        let agent = agent.clone();
+        let ask = move || {
+            let url = format!("http://{}/healthz", bound.http);
+            let mut answer = agent.get(&url).call().or_else(|_| agent.get(&url).call()).unwrap();
+            (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+        };
+        tokio::task::spawn_blocking(ask).await.unwrap()
+    };
+    let pages = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(200);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        for addr in [bound.http, bound.internal] {
+            held.extend((0..8).map(|_| deaf(addr, "")));
+            held.extend((0..8).map(|_| deaf(addr, "GET /healthz HT")));
+            held.extend((0..8).map(|_| deaf(addr, &pages)));
+        }
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            assert_eq!(server.get(path).await.0, 200, "{path}");
+            assert_eq!(kept_alive().await, (200, "ok\n".into()));
+        }
+        assert_eq!(server.internal("GET", "/snapshot", "").await.0, 200);
+    }
+    let page = server.get("/metrics").await.1;
+    for port in ["http", "internal"] {
+        let series = |name: &str| value(&page, &format!("{name}{{port=\"{port}\"}}"));
+        // Of the internal port's the last client has left.
+        let open = series("prefixd_http_connections").unwrap();
+        assert!((7.0..=8.0).contains(&open), "{port}: {open}");
+        assert!(series("prefixd_http_connections_displaced_total") >= Some(80.0), "{port}");
+    }
     drop(held);
     server.stop().await;
 }

@@ -5,6 +5,7 @@ mod certs;
 mod internal;
 mod load;
 mod node_tls;
+mod operators;
 mod policy_file;
 mod review;
 mod surfaces;

@@ -10,7 +10,7 @@ async fn told_by_ctl(addr: SocketAddr, what: &[&str]) -> String {
     let admin = addr.to_string();
     let cli = Cli::try_parse_from([&["prefixd", "ctl", "--admin", &admin], what].concat()).unwrap();
     let Command::Ctl(args) = cli.command else { panic!("it is ctl") };
-    crate::ctl::ask(&args).await.unwrap_err()
+    crate::ctl::ask(&args).await.unwrap_err().to_string()
 }
 
 /// What a client says when it is sent to this port.

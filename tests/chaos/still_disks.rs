@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
 const MEDIAN_GAP: Duration = Duration::from_millis(190);
-const MEDIAN_BACK: Duration = Duration::from_millis(200);
+const MEDIAN_BACK: Duration = Duration::from_millis(500);
 const STANDS: &str = "the disk stands still";
 const GOES_ON: &str = "the disk goes on";
 

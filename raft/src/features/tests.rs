@@ -75,7 +75,7 @@ async fn the_level_waits_for_the_oldest_member_and_then_never_falls() {
         nodes.push(place.start(Some(listener), max).await);
     }
     eventually("a cluster", || all_ready(&nodes)).await;
-    nodes[1].inner.give_order(Ask::HandOver(Some("n0".into())), false).await.unwrap();
+    nodes[1].inner.give_order(Ask::HandOver(Some("n0".into())), false, None).await.unwrap();
     eventually("n0 leads", || nodes[0].leads()).await;
 
     // n2 reads the first form alone.

@@ -31,7 +31,9 @@ Chains come in families that share their first half, as prompts share a system p
 lookup and mixed first report --chains of them and wait until all of that is committed. A tenant of its own is used, \
 and cleared at the end; an index at its cap evicts entries of others to take it in.
 
-Clients take part of the machine they run on: on the server's machine a figure is that of both.";
+Clients take part of the machine they run on: on the server's machine a figure is that of both.
+
+Exit code: 0 when every call was answered; 1 when some were not, or no node was reached; 2 when the command line makes no sense.";
 
 /// Streams under way on a connection in open load.
 const MAX_STREAMS: u16 = 64;
@@ -132,14 +134,22 @@ fn rate(text: &str) -> Result<f64, String> {
     if (0.0..=1e9).contains(&value) { Ok(value) } else { Err("must be between 0 and 1e9".into()) }
 }
 
-/// Runs the subcommand: 0 when every call was answered, 1 when some were not, 2 when the cluster can't be reached.
+/// Runs the subcommand: 0 when every call was answered, 1 when some were not or the cluster can't be reached, 2 for a wrong
+/// use.
 pub async fn run(args: Args) -> ExitCode {
     let (common, lookups, reports) = match args.kind {
         Kind::Lookup { common, lookups } => (common, Some(lookups), None),
         Kind::Ingest { common, reports } => (common, None, Some(reports)),
         Kind::Mixed { common, lookups, reports } => (common, Some(lookups), Some(reports)),
     };
-    match measured(&common, lookups.as_ref(), reports.as_ref()).await {
+    let client = match common.target.client() {
+        Ok(client) => client,
+        Err(error) => {
+            eprintln!("prefixd bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match measured(&common, client, lookups.as_ref(), reports.as_ref()).await {
         Ok(outcome) => {
             if common.json {
                 print::line(&outcome.json().to_string());
@@ -150,15 +160,19 @@ pub async fn run(args: Args) -> ExitCode {
         }
         Err(error) => {
             eprintln!("prefixd bench: {error}");
-            ExitCode::from(2)
+            ExitCode::FAILURE
         }
     }
 }
 
 /// Fills, measures and clears; what was reported is cleared after an interrupt as well.
-async fn measured(common: &Common, lookups: Option<&Lookups>, reports: Option<&Reports>) -> Result<Outcome, String> {
+async fn measured(
+    common: &Common,
+    client: Client,
+    lookups: Option<&Lookups>,
+    reports: Option<&Reports>,
+) -> Result<Outcome, String> {
     let content = Arc::new(Content::new(common.blocks, common.hash_bytes, common.replicas));
-    let client = common.target.client()?;
     let greeting = pb::GetCacheStateRequest { model_id: content.model(), tenant_id: content.tenant() };
     let reached = client.cache_state(greeting).await;
     reached.map_err(|error| format!("{error}\nIs a node running there? `prefixd serve` starts one."))?;

@@ -6,6 +6,7 @@ mod probe;
 mod snapshot;
 pub(crate) mod time;
 
+use super::rounds::Rounds;
 use crate::auth::{Audience, Denial, Gate};
 use crate::metrics::Metrics;
 use crate::metrics::auth::Surface;
@@ -16,6 +17,7 @@ use axum::http::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use bytes::Bytes;
 use futures::StreamExt;
 use prefixd_index::command::Command;
 use prefixd_proto::policy;
@@ -28,8 +30,6 @@ use tokio::sync::Semaphore;
 const MAX_PROBE_BYTES: usize = 4 << 10;
 /// Most that is read of a body beyond its limit.
 const MAX_FORGOTTEN_BYTES: usize = 8 << 20;
-/// Scans of the whole index at once.
-const MAX_SCANS: usize = 1;
 /// Probes at once, those included that still clean up.
 const MAX_PROBES: usize = 64;
 
@@ -37,7 +37,8 @@ const MAX_PROBES: usize = 64;
 #[derive(Clone)]
 struct Shared {
     node: Arc<OnceLock<Node>>,
-    scans: Arc<Semaphore>,
+    /// Scans of the whole index, one at a time.
+    scans: Rounds<Result<Bytes, String>>,
     /// Probes whose block is not removed yet.
     probes: Arc<Semaphore>,
     body_timeout: Duration,
@@ -54,7 +55,7 @@ pub fn routes(node: Arc<OnceLock<Node>>, metrics: Arc<Metrics>, gate: Arc<Gate>,
         .layer(super::traced())
         .with_state(Shared {
             node,
-            scans: Arc::new(Semaphore::new(MAX_SCANS)),
+            scans: Rounds::new(),
             probes: Arc::new(Semaphore::new(MAX_PROBES)),
             body_timeout,
             metrics,
@@ -121,12 +122,11 @@ impl Shared {
 async fn get_snapshot(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
     shared.admit(request.headers(), Surface::Snapshot).await?;
     allow(&request, &[Method::GET], "GET")?;
-    let view = shared.node()?.view();
-    let closing = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the port is closing");
-    let _scan = shared.scans.acquire().await.map_err(closing)?;
-    // A scan of a large index takes a while, and lookups run on these threads.
-    let document = tokio::task::spawn_blocking(move || snapshot::document(&view.state_rows())).await;
-    json(&document.map_err(broken)?)
+    let node = shared.node()?.clone();
+    // A scan of a large index takes a while, as does writing it out, and both ports are served by one thread.
+    let scan = move || json(&snapshot::document(&node.view().state_rows()));
+    let document = shared.scans.join(scan).await.flatten();
+    document.map(as_json).map_err(broken)
 }
 
 async fn set_policy(State(shared): State<Shared>, request: Request) -> Result<StatusCode, Refusal> {
@@ -148,7 +148,7 @@ async fn run_probe(State(shared): State<Shared>, request: Request) -> Result<Res
     let permit = shared.probes.clone().try_acquire_owned().map_err(busy)?;
     // A task of its own: it cleans up even if the caller goes away.
     let report = tokio::spawn(probe::run(shared.node()?.clone(), asked, permit)).await;
-    json(&report.map_err(broken)?)
+    json(&report.map_err(broken)?).map(as_json).map_err(broken)
 }
 
 /// Refuses other methods with the exact Allow.
@@ -185,7 +185,10 @@ fn broken(error: impl ToString) -> Refusal {
     Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
-fn json<T: serde::Serialize>(value: &T) -> Result<Response, Refusal> {
-    let text = serde_json::to_vec(value).map_err(broken)?;
-    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+fn json(value: &impl serde::Serialize) -> Result<Bytes, String> {
+    serde_json::to_vec(value).map(Bytes::from).map_err(|error| error.to_string())
+}
+
+fn as_json(text: Bytes) -> Response {
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }

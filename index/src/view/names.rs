@@ -46,11 +46,18 @@ impl Count {
 /// True for equal names. Names are short: a call for each costs more than comparing them here.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
-    let odd =
-        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
-    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
-    a.len() == b.len() && odd == 0 && rest == 0
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // The last eight bytes overlap with those before, and once they are the same it is up to what is before them.
+    match (a.split_last_chunk::<8>(), b.split_last_chunk::<8>()) {
+        (Some((a_head, a_tail)), Some((b_head, b_tail))) => {
+            let (a_parts, b_parts) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+            let odd = |a: &[u8; 8], b: &[u8; 8]| u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b);
+            a_head.len() == b_head.len()
+                && a_parts.iter().zip(b_parts).fold(odd(a_tail, b_tail), |all, (a, b)| all | odd(a, b)) == 0
+        }
+        (None, None) => a.len() == b.len() && a.iter().zip(b).fold(0, |odd, (a, b)| odd | (a ^ b)) == 0,
+        _ => false,
+    }
 }
 
 /// A tenant that holds entries or stats.

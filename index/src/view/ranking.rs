@@ -2,7 +2,6 @@
 //! `search`. Matches are laid out by replica first, as many of them are worth the same and are then in order already; what is
 //! sorted is one number each.
 
-use super::names::Seats;
 use crate::lookup::rank::Aging;
 use crate::store::runs::Match;
 
@@ -97,12 +96,12 @@ impl Ranking {
         }
     }
 
-    /// Lets the first matches that have as many blocks, and so many tokens, take part; returns how many these are, and how
-    /// many of them have a member. Apart, so that the loop has the registers to itself.
+    /// Lets the first matches that have as many blocks, and so many tokens, take part, `orders` being those of the seats; returns
+    /// how many these are, and how many of them have a member. Apart, so that the loop has the registers to itself.
     #[inline(never)]
-    pub(crate) fn admit(&mut self, matches: &[Match], tokens: i32, aging: &Aging, seats: &Seats) -> (usize, u32) {
+    pub(crate) fn admit(&mut self, matches: &[Match], tokens: i32, aging: &Aging, orders: &[u32]) -> (usize, u32) {
         let Self { rows, bits, touched, admitted, .. } = self;
-        let (rows, orders) = (&mut rows[..], seats.orders());
+        let rows = &mut rows[..];
         let depth = matches.first().map_or(0, |found| found.depth);
         let length = Length::new(depth, tokens);
         // The bits of one group, until another's turn comes.
@@ -144,8 +143,8 @@ impl Ranking {
         places.resize(*admitted, 0);
         strays.clear();
         let mut line = Line { room: places.iter_mut(), last: 0, strays };
-        // Of the last match, as the next one mostly has as many tokens.
-        let (mut length, mut worth) = (Length::default(), worth_of(0));
+        // Of the last match, as the next one mostly is as long; the first one is as long as none.
+        let (mut length, mut worth) = (Length::new(0, 0), Worth::Nothing);
         for &group in &*touched {
             let rows = rows.as_chunks::<GROUP>().0.get(group as usize);
             let (Some(rows), Some(&bits)) = (rows, bits.get(group as usize)) else { continue };
@@ -245,7 +244,7 @@ impl Line<'_> {
             self.put(next);
             return bits & (bits - 1);
         }
-        let mut room = std::mem::take(&mut self.room);
+        let (mut room, mut last) = (std::mem::take(&mut self.room), next);
         let mut left = bits;
         while left != 0 {
             let bit = left.trailing_zeros();
@@ -253,13 +252,13 @@ impl Line<'_> {
                 break;
             }
             left &= left - 1;
-            self.last = first | u64::from(bit);
+            last = first | u64::from(bit);
             match room.next() {
-                Some(next) => *next = self.last,
-                None => self.strays.push(self.last),
+                Some(next) => *next = last,
+                None => self.strays.push(last),
             }
         }
-        self.room = room;
+        (self.room, self.last) = (room, last);
         left
     }
 }
@@ -361,12 +360,74 @@ fn sort_by_digits(places: &mut Vec<u64>, spare: &mut Vec<u64>) {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use crate::tests::Dice;
 
     fn place(score: f32, order: u32) -> u64 {
         super::place(height(score), order)
+    }
+
+    /// The orders of as many seats.
+    fn shuffled(dice: &mut Dice, len: u32) -> Vec<u32> {
+        let mut orders: Vec<u32> = (0..len).collect();
+        for at in (1..orders.len()).rev() {
+            orders.swap(at, dice.roll(at as u64 + 1) as usize);
+        }
+        orders
+    }
+
+    #[test]
+    fn what_takes_part_is_ranked_by_score_and_order() {
+        let mut dice = Dice(47);
+        let mut ranking = Ranking::default();
+        let aging = Aging::new(1_000, 1_000);
+        for round in 0..400u64 {
+            let members = 1 + dice.roll([20, 64, 65, 700][round as usize % 4]) as u32;
+            let orders = shuffled(&mut dice, members);
+            let odd = [1, 2, 10, 1_000][round as usize / 4 % 4];
+            ranking.begin(members as usize);
+            let mut expected = Vec::new();
+            let mut matches = Vec::new();
+            for seat in 0..members + 3 {
+                if !dice.one_in(odd) {
+                    let depth = 1 + if dice.one_in(5) { dice.roll(4) as u32 } else { 0 };
+                    matches.push(Match { seat, coldness: seat, tokens: 0, depth, seen_us: 1 + dice.roll(1_200) });
+                }
+            }
+            // 2 blocks are worth nothing, 3 the same each.
+            let height_of = |row: &Row| height(row.fresh * row.tokens() as f32);
+            let (mut rest, mut count) = (&matches[..], 0);
+            while let Some(first) = rest.first() {
+                let (alike, admitted) = ranking.admit(rest, first.depth as i32 * 16, &aging, &orders);
+                assert_eq!(alike, rest.iter().take_while(|found| found.depth == first.depth).count());
+                (rest, count) = (&rest[alike..], count + admitted);
+            }
+            for found in matches.iter().filter(|found| found.seat < members && found.depth != 2) {
+                let (order, tokens) = (orders[found.seat as usize], found.depth as i32 * 16);
+                let score = if found.depth == 3 { 0.0 } else { aging.freshness(found.seen_us) * tokens as f32 };
+                expected.push((place(score, order), score, tokens, found.depth, found.coldness));
+            }
+            assert_eq!(count as usize, matches.iter().filter(|found| found.seat < members).count(), "round {round}");
+            let mut tokens: Vec<i32> = ranking.admitted().map(Row::tokens).collect();
+            let mut all: Vec<i32> = matches.iter().filter(|f| f.seat < members).map(|f| f.depth as i32 * 16).collect();
+            (tokens.sort_unstable(), all.sort_unstable());
+            assert_eq!(tokens, all, "round {round}");
+            expected.sort_by_key(|row| row.0);
+            let worth = |tokens| match tokens {
+                32 => Worth::Nothing,
+                48 => Worth::Same(height(0.0)),
+                _ => Worth::Each(1.0),
+            };
+            ranking.rank(worth, |row, _, _| height_of(row));
+            let ranked = ranking.places().iter().map(|&place| {
+                let (row, order, score) = ranking.in_place(place).unwrap();
+                assert_eq!(order, place as u32);
+                (place, score, row.tokens(), row.depth(), row.coldness)
+            });
+            assert_eq!(ranked.collect::<Vec<_>>(), expected, "round {round}");
+        }
     }
 
     #[test]

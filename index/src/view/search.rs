@@ -162,10 +162,10 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         let bias = rank::slo_weight(self.config, self.request.ttft_ms);
         ranking.rank(
             |tokens| telling.worth(tokens),
-            |row, order, power| {
-                let pressure = match seats.at(order) {
-                    Some(seated) if have_stats => self.pressure(seated, ttl_us),
-                    _ => 1.0,
+            move |row, order, power| {
+                let pressure = match have_stats {
+                    true => seats.at(order).map_or(1.0, |seated| self.pressure(seated, ttl_us)),
+                    false => 1.0,
                 };
                 let score = row.tokens() as f32 * row.fresh * pressure * rank::biased(bias, row.fresh) * power;
                 ranking::height(rank::sortable(score))
@@ -380,7 +380,7 @@ impl Buffers<'_> {
         while let Some(Match { depth, .. }) = rest.first() {
             let tokens = tokens_of(*depth);
             let (alike, admitted) = match tokens > 0 {
-                true => ranking.admit(rest, tokens, aging, seats),
+                true => ranking.admit(rest, tokens, aging, seats.orders()),
                 false => (1, 0),
             };
             holding.note(tokens, admitted);
@@ -395,7 +395,7 @@ impl Buffers<'_> {
         let mut holding = Holding::default();
         ranking.begin(seats.len());
         for found in &**matches {
-            let (_, admitted) = ranking.admit(std::slice::from_ref(found), found.tokens, aging, seats);
+            let (_, admitted) = ranking.admit(std::slice::from_ref(found), found.tokens, aging, seats.orders());
             holding.note(found.tokens, admitted);
         }
         holding

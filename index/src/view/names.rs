@@ -1,6 +1,7 @@
 //! The named things of the index as readers see them: tenants, models, (tenant, model) domains, scopes, adapter
 //! partitions, and the replicas in a domain. The writer keeps the counts; `at` is the writer's own slot for each.
 
+use super::pressure::Pressure;
 use super::tables::{Kind, NameRef, Tables};
 use crate::delta::Stats;
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -233,8 +234,8 @@ pub(crate) struct Member {
     pub(crate) retired: AtomicBool,
     /// Its stats, if it reported any.
     pub(crate) stats: ArcSwapOption<Report>,
-    /// False while there are none: most lookups then needn't ask.
-    pub(crate) has_stats: AtomicBool,
+    /// What lookups need of them.
+    pub(crate) pressure: Pressure,
 }
 
 impl Member {

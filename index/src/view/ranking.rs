@@ -412,7 +412,8 @@ mod tests {
             assert_eq!(count as usize, matches.iter().filter(|found| found.seat < members).count(), "round {round}");
             let mut tokens: Vec<i32> = ranking.admitted().map(Row::tokens).collect();
             let mut all: Vec<i32> = matches.iter().filter(|f| f.seat < members).map(|f| f.depth as i32 * 16).collect();
-            (tokens.sort_unstable(), all.sort_unstable());
+            tokens.sort_unstable();
+            all.sort_unstable();
             assert_eq!(tokens, all, "round {round}");
             expected.sort_by_key(|row| row.0);
             let worth = |tokens| match tokens {

@@ -5,6 +5,7 @@ use super::answer::{AnswerRef, Ranked, Scores};
 use super::holding::Holding;
 use super::names::{Member, Scope, Seated, Seats};
 use super::paths::{Path, look_up};
+use super::pressure::Seen;
 use super::ranking::{self, Ranking, Row, Worth};
 use super::tables::Tables;
 use super::{LookupScratch, Settings};
@@ -19,7 +20,6 @@ use crate::lookup::{LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank
 use crate::store::runs::{self, Match, Sight};
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as AtomicOrdering;
 
 /// What the index has for a request.
 enum Found {
@@ -176,14 +176,17 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
     fn pressure(&self, seated: &Seated, ttl_us: u64) -> f32 {
         let member = &seated.member;
-        if !member.has_stats.load(AtomicOrdering::Acquire) {
-            return 1.0;
-        }
-        match &*member.stats.load() {
-            Some(report) if self.now_us.saturating_sub(report.payload_us) < ttl_us => {
-                rank::pressure_factor(self.config.pressure_weight, report.stats.pressure)
-            }
-            _ => 1.0,
+        let (pressure, payload_us) = match member.pressure.read() {
+            Seen::Nothing => return 1.0,
+            Seen::Reported(pressure, payload_us) => (pressure, payload_us),
+            Seen::Changing => match &*member.stats.load() {
+                Some(report) => (report.stats.pressure, report.payload_us),
+                None => return 1.0,
+            },
+        };
+        match self.now_us.saturating_sub(payload_us) < ttl_us {
+            true => rank::pressure_factor(self.config.pressure_weight, pressure),
+            false => 1.0,
         }
     }
 

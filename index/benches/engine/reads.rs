@@ -128,17 +128,20 @@ pub fn lookups(set: Set, readers: u64) {
     if readers > 1 {
         return;
     }
-    match set.width {
-        32 => spread::<32>(view, &set, later_us),
-        _ => spread::<8>(view, &set, later_us),
+    for (is_lent, how) in [(false, ""), (true, ", answers lent")] {
+        match set.width {
+            32 => spread::<32>(view.clone(), &set, later_us, (is_lent, how)),
+            _ => spread::<8>(view.clone(), &set, later_us, (is_lent, how)),
+        }
     }
 }
 
 /// How long single lookups take.
-fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64) {
-    let name = format!("lookup {}", set.name);
+fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64, (is_lent, how): (bool, &str)) {
+    let name = format!("lookup {}{how}", set.name);
     let queries = packed::<WIDTH>(queries(set, 9));
     let mut reader = Reader::new(view);
+    reader.is_lent = is_lent;
     let mut samples = Vec::new();
     let mut scores = 0;
     for query in queries.iter().cycle().take(200_000) {
@@ -146,7 +149,9 @@ fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64) {
         scores += reader.look(query, later_us);
         samples.push(begun.elapsed());
     }
-    say(&format!("{name}, scores an answer"), scores as f64 / samples.len() as f64, "");
+    if !is_lent {
+        say(&format!("{name}, scores an answer"), scores as f64 / samples.len() as f64, "");
+    }
     say_spread(&name, samples);
 }
 

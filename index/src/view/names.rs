@@ -114,9 +114,8 @@ pub(crate) struct Seats {
     orders: Vec<u32>,
 }
 
-/// A member in its seat. Aligned so that none lies on two cache lines.
+/// A member in its seat.
 #[derive(Clone)]
-#[repr(align(32))]
 pub(crate) struct Seated {
     pub(crate) member: Arc<Member>,
     /// The member's, one step nearer.

@@ -1,7 +1,7 @@
 //! Lookups: alone, two at a time, beside a writer, and with every one of many replicas answering.
 
 use super::meter::{cpu_seconds, resident_bytes, say, say_spread};
-use super::sets::{A, Dice, Log, NOW_US, Set, chain, evicted, hash, update};
+use super::sets::{A, Dice, Log, NOW_US, Set, chain, evicted, hash, pressure, update};
 use prefixd_index::{LookupRequest, LookupScratch, Prompt, RankConfig, View};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -153,6 +153,14 @@ fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64, (is_lent, ho
         say(&format!("{name}, scores an answer"), scores as f64 / samples.len() as f64, "");
     }
     say_spread(&name, samples);
+}
+
+/// A where every replica reports its pressure, as they do in service.
+pub fn under_pressure() {
+    let mut log = Log::filled(&A);
+    log.deltas((0..A.replicas).map(pressure).collect());
+    let (lookups, seconds) = read(log.index.view(), &A, 1, log.later_us, true);
+    say("lookup A, all report pressure, answers lent", lookups as f64 / seconds, "lookups per CPU-s");
 }
 
 /// One chain of 64 blocks on 4,096 replicas, all of which answer.

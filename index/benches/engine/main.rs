@@ -20,12 +20,13 @@ const PART: &str = "PREFIXD_ENGINE_PART";
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    let parts: [(&str, fn()); 15] = [
+    let parts: [(&str, fn()); 16] = [
         ("lookup A", || reads::lookups(sets::A, 1)),
         ("lookup B", || reads::lookups(sets::B, 1)),
         ("lookup C", || reads::lookups(sets::C, 1)),
         ("lookup A two readers", || reads::lookups(sets::A, 2)),
         ("lookup A 32-byte", || reads::lookups(sets::A_WIDE, 1)),
+        ("lookup A under pressure", reads::under_pressure),
         ("lookup 4096 replicas", reads::many_replicas),
         ("mixed", reads::mixed),
         ("store", writes::stores),

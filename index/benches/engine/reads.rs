@@ -1,7 +1,7 @@
 //! Lookups: alone, two at a time, beside a writer, and with every one of many replicas answering.
 
 use super::meter::{cpu_seconds, resident_bytes, say, say_spread};
-use super::sets::{A, Dice, Log, NOW_US, Set, chain, evicted, hash, update};
+use super::sets::{A, Dice, Log, NOW_US, Set, chain, evicted, hash, pressure, update};
 use prefixd_index::{LookupRequest, LookupScratch, Prompt, RankConfig, View};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,17 +128,20 @@ pub fn lookups(set: Set, readers: u64) {
     if readers > 1 {
         return;
     }
-    match set.width {
-        32 => spread::<32>(view, &set, later_us),
-        _ => spread::<8>(view, &set, later_us),
+    for (is_lent, how) in [(false, ""), (true, ", answers lent")] {
+        match set.width {
+            32 => spread::<32>(view.clone(), &set, later_us, (is_lent, how)),
+            _ => spread::<8>(view.clone(), &set, later_us, (is_lent, how)),
+        }
     }
 }
 
 /// How long single lookups take.
-fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64) {
-    let name = format!("lookup {}", set.name);
+fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64, (is_lent, how): (bool, &str)) {
+    let name = format!("lookup {}{how}", set.name);
     let queries = packed::<WIDTH>(queries(set, 9));
     let mut reader = Reader::new(view);
+    reader.is_lent = is_lent;
     let mut samples = Vec::new();
     let mut scores = 0;
     for query in queries.iter().cycle().take(200_000) {
@@ -146,8 +149,18 @@ fn spread<const WIDTH: usize>(view: View, set: &Set, later_us: u64) {
         scores += reader.look(query, later_us);
         samples.push(begun.elapsed());
     }
-    say(&format!("{name}, scores an answer"), scores as f64 / samples.len() as f64, "");
+    if !is_lent {
+        say(&format!("{name}, scores an answer"), scores as f64 / samples.len() as f64, "");
+    }
     say_spread(&name, samples);
+}
+
+/// A where every replica reports its pressure, as they do in service.
+pub fn under_pressure() {
+    let mut log = Log::filled(&A);
+    log.deltas((0..A.replicas).map(pressure).collect());
+    let (lookups, seconds) = read(log.index.view(), &A, 1, log.later_us, true);
+    say("lookup A, all report pressure, answers lent", lookups as f64 / seconds, "lookups per CPU-s");
 }
 
 /// One chain of 64 blocks on 4,096 replicas, all of which answer.

@@ -4,7 +4,7 @@
 
 use super::meter::Stopwatch;
 use prefixd_index::command::{Batch, ClusterMeta, Command, Stamped};
-use prefixd_index::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
+use prefixd_index::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Stats, Update};
 use prefixd_index::{Applied, Index, fingerprint};
 use std::time::Duration;
 
@@ -78,6 +78,15 @@ pub fn update(replica: u64, entries: Vec<PrefixEntry>) -> Delta {
         entries,
         stats: None,
     })
+}
+
+/// An update with nothing but a replica's pressure.
+pub fn pressure(replica: u64) -> Delta {
+    let stats = Some(Stats { pressure: 0.1 + (replica % 64) as f32 / 100.0, ..Stats::default() });
+    match update(replica, Vec::new()) {
+        Delta::Update(update) => Delta::Update(Update { stats, ..update }),
+        other => other,
+    }
 }
 
 pub fn chain(hashes: &[Vec<u8>]) -> PrefixEntry {

@@ -151,7 +151,7 @@ impl Index {
             replica: replica.into(),
             retired: false.into(),
             stats: None.into(),
-            has_stats: false.into(),
+            pressure: Default::default(),
         });
         let is_lfu = self.tenants[domain.tenant.at].is_lfu;
         self.members.insert(MemberState::new(Arc::clone(&member), digest::member(tenant, model, replica), is_lfu))?;

@@ -8,7 +8,6 @@ use crate::delta::Stats;
 use crate::digest;
 use crate::view::names::{Member, Report, Roster};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Index {
     /// Replaces a member's payload, as of `at_us`.
@@ -43,9 +42,9 @@ impl Index {
         if old.is_some() != new.is_some() {
             list(&self.domains[member.domain.at].roster, member, new.is_some());
         }
-        let has_stats = new.is_some();
+        // The report first: whoever finds the pressure changing looks at that.
         member.stats.store(new.map(Arc::new));
-        member.has_stats.store(has_stats, Ordering::Release);
+        member.pressure.set(new.map(|new| (new.stats.pressure, new.payload_us)));
     }
 
     /// Removes a member's stats, and the member if it has nothing else.

@@ -8,13 +8,16 @@ use super::config::RankConfig;
 pub(crate) struct Aging {
     now_us: u64,
     ttl_us: u64,
-    /// The TTL as what is divided by.
-    ttl: f32,
+    /// The same, but at least 1: under a TTL of 0 only what has no age is alive.
+    life_us: u64,
+    /// That as what is divided by.
+    life: f32,
 }
 
 impl Aging {
     pub(crate) fn new(now_us: u64, ttl_us: u64) -> Self {
-        Self { now_us, ttl_us, ttl: ttl_us as f32 }
+        let life_us = ttl_us.max(1);
+        Self { now_us, ttl_us, life_us, life: life_us as f32 }
     }
 
     /// The TTL in microseconds.
@@ -29,7 +32,14 @@ impl Aging {
             return 1.0;
         }
         let age_us = self.now_us - seen_us;
-        if age_us >= self.ttl_us { 0.0 } else { (self.ttl_us - age_us) as f32 / self.ttl }
+        if age_us >= self.ttl_us { 0.0 } else { (self.ttl_us - age_us) as f32 / self.life }
+    }
+
+    /// The same of what is known not to be stale, see [`Aging::oldest_us`].
+    #[inline]
+    pub(crate) fn freshness_of_live(&self, seen_us: u64) -> f32 {
+        // What is left of its life, which is all of it for what was seen just now.
+        seen_us.min(self.now_us).wrapping_sub(self.now_us.wrapping_sub(self.life_us)) as f32 / self.life
     }
 
     /// The earliest last-seen of what still matches: its freshness is above 0.
@@ -46,7 +56,17 @@ pub(crate) fn pressure_factor(weight: f32, pressure: f32) -> f32 {
 
 /// The preference for the fresh under a tight TTFT objective; `decay` is freshness or recency.
 pub(crate) fn slo_bias(config: &RankConfig, ttft_ms: i32, decay: f32) -> f32 {
-    if 0 < ttft_ms && ttft_ms < config.slo_tight_ttft_ms { 1.0 + decay * config.slo_tight_bias } else { 1.0 }
+    biased(slo_weight(config, ttft_ms), decay)
+}
+
+/// How much a TTFT objective prefers the fresh: not at all, unless it is tight.
+pub(crate) fn slo_weight(config: &RankConfig, ttft_ms: i32) -> f32 {
+    if 0 < ttft_ms && ttft_ms < config.slo_tight_ttft_ms { config.slo_tight_bias } else { 0.0 }
+}
+
+/// The [`slo_bias`] of a weight.
+pub(crate) fn biased(weight: f32, decay: f32) -> f32 {
+    1.0 + decay * weight
 }
 
 /// How much a match tells when `matching` of `total` replicas match as well.
@@ -105,6 +125,9 @@ mod tests {
             let aging = Aging::new(now, ttl);
             assert_eq!(aging.freshness(seen), expected, "{now} {seen} {ttl}");
             assert_eq!(seen >= aging.oldest_us(), expected > 0.0, "{now} {seen} {ttl}");
+            if expected > 0.0 {
+                assert_eq!(aging.freshness_of_live(seen), expected, "{now} {seen} {ttl}");
+            }
         }
         let ttl = 1_800_000_000;
         assert!(Aging::new(ttl, ttl).freshness(1) > 0.0, "one microsecond below the TTL is not stale");

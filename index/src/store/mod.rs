@@ -26,7 +26,7 @@ mod table;
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests;
 mod watch;
-mod word;
+pub(crate) mod word;
 
 pub(crate) use edit::Edit;
 pub(crate) use put::{Last, Place, Said};

@@ -1,11 +1,12 @@
 //! Models of what the writer and readers do without a lock, for loom to run in every order that the memory model allows.
-//! They use the very code of `span` and `readers`, on loom's words.
+//! They use the very code of `span`, `readers` and the view's `pressure`, on loom's words.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p prefixd-index --lib --release models`
 
 use super::readers::Readers;
 use super::span::{self, Span};
 use super::word::Word;
+use crate::view::pressure::{Pressure, Seen};
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
 use loom::thread;
@@ -110,6 +111,27 @@ fn memory_is_not_reused_under_a_reader() {
         let (first, second) = (found[0].load(Ordering::Relaxed), found[1].load(Ordering::Relaxed));
         assert_eq!(first, second, "reused while it was read");
         drop(pin);
+        assert!(writer.join().is_ok());
+    });
+}
+
+/// A pressure is never seen with the time of another report.
+#[test]
+fn a_pressure_is_seen_with_its_own_time() {
+    loom::model(|| {
+        let pressure = Arc::new(Pressure::<AtomicU64>::default());
+        pressure.set(Some((0.25, 1)));
+        let writer = {
+            let pressure = Arc::clone(&pressure);
+            thread::spawn(move || {
+                pressure.set(Some((0.5, 2)));
+                pressure.set(None);
+                pressure.set(Some((0.75, 3)));
+            })
+        };
+        let seen = pressure.read();
+        let states = [Seen::Reported(0.25, 1), Seen::Reported(0.5, 2), Seen::Nothing, Seen::Reported(0.75, 3)];
+        assert!(states.contains(&seen) || seen == Seen::Changing, "{seen:?}");
         assert!(writer.join().is_ok());
     });
 }

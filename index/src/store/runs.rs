@@ -19,7 +19,7 @@ pub(crate) struct Sight {
 }
 
 /// One holder's match.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Match {
     /// The holder's seat.
     pub(crate) seat: u32,
@@ -81,7 +81,6 @@ impl Sight {
     /// Each seat's longest leading run of a chain of hashes; token counts are left at 0. `matches` gets the runs,
     /// ascending by seat. No run has more blocks than what is returned.
     pub(crate) fn chain<B: AsRef<[u8]>>(&self, shared: &Shared, hashes: &[B], matches: &mut Vec<Match>) -> u32 {
-        matches.clear();
         let Shared { memory, table, .. } = shared;
         let table_hash = |hash: &B| table.hash(self.domain, hash.as_ref());
         let (mut done, mut rest) = (0, hashes);
@@ -126,20 +125,32 @@ impl Sight {
             }
             rest = after;
         }
+        if done == 0 {
+            matches.clear();
+        }
         done
     }
 
-    /// Begins a run for each seat that holds the first position. True when one reaches the end of the stretch.
+    /// Begins a run for each seat that holds the first position, in place of what `matches` held. True when one reaches the
+    /// end of the stretch.
     #[inline]
     fn begin(&self, slab: &Slab<'_>, stretch: Stretch, matches: &mut Vec<Match>, ahead: impl Fn()) -> bool {
         let (near, far) = in_two(slab.spans());
-        matches.reserve(near.len() + far.len());
-        let is_alive = begin_by(near, self.oldest_us, stretch, matches);
-        if far.is_empty() {
-            return is_alive;
+        let most = near.len() + far.len();
+        // What is in there is written over, so that mostly nothing has to be made first.
+        if matches.len() < most {
+            matches.resize(most, Match::default());
         }
-        ahead();
-        begin_by(far, self.oldest_us, stretch, matches) | is_alive
+        let (mut begun, mut is_alive) = begin_by(near, self.oldest_us, stretch, (None, matches));
+        if !far.is_empty() {
+            ahead();
+            if let Some((before, room)) = matches.split_at_mut_checked(begun) {
+                let (more, is_more_alive) = begin_by(far, self.oldest_us, stretch, (before.last_mut(), room));
+                (begun, is_alive) = (begun + more, is_alive | is_more_alive);
+            }
+        }
+        matches.truncate(begun);
+        is_alive
     }
 
     /// Extends the runs that reach the stretch by what their seats hold of it. True when one reaches its end.
@@ -162,27 +173,38 @@ fn in_two(spans: &[SpanWords]) -> (&[SpanWords], &[SpanWords]) {
     spans.split_at_checked(lead).unwrap_or((spans, &[]))
 }
 
-/// [`Sight::begin`] for some of the spans. Apart, so that the loop has the registers to itself.
+/// [`Sight::begin`] for some of the spans: the match before theirs, and the room for theirs. Returns how many there are.
+/// Apart, so that the loop has the registers to itself.
 #[inline(never)]
-fn begin_by(spans: &[SpanWords], oldest_us: u64, stretch: Stretch, matches: &mut Vec<Match>) -> bool {
-    let mut is_alive = false;
+fn begin_by<'f>(
+    spans: &[SpanWords],
+    oldest_us: u64,
+    stretch: Stretch,
+    (mut last, room): (Option<&'f mut Match>, &'f mut [Match]),
+) -> (usize, bool) {
+    let most = room.len();
+    let mut room = room.iter_mut();
+    let mut reached = 0;
     for words in spans {
         let hold = span::hold(words);
         if hold.seen_us < oldest_us || hold.end <= stretch.position {
             continue;
         }
         if hold.start <= stretch.position {
+            let Some(found) = room.next() else { break };
             let end = hold.end.min(stretch.end);
             let (coldness, depth) = (rank::coldness(hold.tier), end - stretch.position);
-            matches.push(Match { seat: hold.seat, coldness, tokens: 0, depth, seen_us: hold.seen_us });
-            is_alive |= end == stretch.end;
+            *found = Match { seat: hold.seat, coldness, tokens: 0, depth, seen_us: hold.seen_us };
+            reached = reached.max(end);
+            last = Some(found);
         } else if hold.start < stretch.end
-            && let Some(found) = matches.last_mut().filter(|found| found.seat == hold.seat)
+            && let Some(found) = last.as_mut().filter(|found| found.seat == hold.seat)
+            && stretch.extend(found, &hold)
         {
-            is_alive |= stretch.extend(found, &hold);
+            reached = stretch.end;
         }
     }
-    is_alive
+    (most - room.len(), reached == stretch.end)
 }
 
 /// [`Sight::go_on`] for some of the spans; returns the runs that later spans may extend as well.

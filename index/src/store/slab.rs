@@ -238,7 +238,9 @@ fn matching_words<const N: usize, T>(words: &[AtomicU64], items: &[T], bytes: im
     };
     let strides = words.as_chunks::<STRIDE>().0.iter().zip(items.as_chunks::<STRIDE>().0);
     let is_same = |(words, items): &(&[[AtomicU64; N]; STRIDE], &[T; STRIDE])| {
-        words.iter().zip(*items).fold(0, |odd, (words, item)| odd | odds(words, item)) == 0
+        let odd = words.iter().zip(*items).fold(0, |odd, (words, item)| odd | odds(words, item));
+        // Else the compiler makes a branch of each pair again.
+        std::hint::black_box(odd) == 0
     };
     let done = strides.take_while(is_same).count() * STRIDE;
     let rest = words.iter().zip(items).skip(done).take_while(|(words, item)| odds(words, item) == 0);

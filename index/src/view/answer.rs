@@ -2,37 +2,36 @@
 //! nothing; what is ranked is decided in `search`.
 
 use super::names::{Seated, Seats};
-use super::ranking::Ranking;
+use super::ranking::{Ranking, Row};
 use crate::command::Credit;
-use crate::lookup::rank::{self, Aging};
+use crate::lookup::rank;
 use crate::lookup::{LookupAnswer, Reason, ReplicaScore};
-use crate::store::runs::Match;
 use std::sync::Arc;
 
 /// What was ranked, where it lies.
 #[derive(Copy, Clone)]
 pub(super) struct Ranked<'i> {
     pub(super) ranking: &'i Ranking,
-    pub(super) matches: &'i [Match],
     pub(super) seats: &'i Seats,
-    pub(super) aging: Aging,
 }
 
 impl<'i> Ranked<'i> {
     /// The ranked matches with their members and scores, best first.
-    pub(super) fn iter(self) -> impl Iterator<Item = (&'i Match, &'i Seated, f32)> {
-        let Self { ranking, matches, seats, .. } = self;
-        ranking.places().iter().filter_map(move |&place| ranking.in_place(place, matches, seats))
+    pub(super) fn iter(self) -> impl Iterator<Item = (&'i Row, &'i Seated, f32)> {
+        let Self { ranking, seats } = self;
+        ranking.places().iter().filter_map(move |&place| {
+            let (row, order, score) = ranking.in_place(place)?;
+            Some((row, seats.at(order)?, score))
+        })
     }
 
     fn scores(self) -> impl Iterator<Item = ScoreRef<'i>> {
-        let aging = self.aging;
-        self.iter().map(move |(found, seated, score)| ScoreRef {
+        self.iter().map(|(row, seated, score)| ScoreRef {
             replica: &seated.replica,
             score,
-            matched_tokens: found.tokens,
-            hit_prob: aging.freshness(found.seen_us),
-            tier: rank::reported_tier(found.coldness),
+            matched_tokens: row.tokens(),
+            hit_prob: row.fresh,
+            tier: rank::reported_tier(row.coldness),
         })
     }
 }

@@ -6,6 +6,7 @@ mod answer;
 mod holding;
 pub(crate) mod names;
 mod paths;
+pub(crate) mod pressure;
 mod ranking;
 mod rows;
 mod search;

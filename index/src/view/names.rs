@@ -1,6 +1,7 @@
 //! The named things of the index as readers see them: tenants, models, (tenant, model) domains, scopes, adapter
 //! partitions, and the replicas in a domain. The writer keeps the counts; `at` is the writer's own slot for each.
 
+use super::pressure::Pressure;
 use super::tables::{Kind, NameRef, Tables};
 use crate::delta::Stats;
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -46,11 +47,18 @@ impl Count {
 /// True for equal names. Names are short: a call for each costs more than comparing them here.
 #[inline]
 pub(crate) fn is_same(a: &str, b: &str) -> bool {
-    let ((a_parts, a_rest), (b_parts, b_rest)) = (a.as_bytes().as_chunks::<8>(), b.as_bytes().as_chunks::<8>());
-    let odd =
-        a_parts.iter().zip(b_parts).fold(0, |odd, (a, b)| odd | (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)));
-    let rest = a_rest.iter().zip(b_rest).fold(0, |odd, (a, b)| odd | (a ^ b));
-    a.len() == b.len() && odd == 0 && rest == 0
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // The last eight bytes overlap with those before, and once they are the same it is up to what is before them.
+    match (a.split_last_chunk::<8>(), b.split_last_chunk::<8>()) {
+        (Some((a_head, a_tail)), Some((b_head, b_tail))) => {
+            let (a_parts, b_parts) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+            let odd = |a: &[u8; 8], b: &[u8; 8]| u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b);
+            a_head.len() == b_head.len()
+                && a_parts.iter().zip(b_parts).fold(odd(a_tail, b_tail), |all, (a, b)| all | odd(a, b)) == 0
+        }
+        (None, None) => a.len() == b.len() && a.iter().zip(b).fold(0, |odd, (a, b)| odd | (a ^ b)) == 0,
+        _ => false,
+    }
 }
 
 /// A tenant that holds entries or stats.
@@ -123,15 +131,15 @@ impl Seats {
         self.seated.len()
     }
 
-    /// How many of the seated have a smaller replica id than the one in a seat; more than there are if that is empty.
+    /// Of each seat, how many of the seated have a smaller replica id than the one in it; more than there are if it is empty.
     #[inline]
-    pub(crate) fn order_of(&self, seat: u32) -> u32 {
-        self.orders.get(seat as usize).copied().unwrap_or(NOBODY)
+    pub(crate) fn orders(&self) -> &[u32] {
+        &self.orders
     }
 
-    /// The same, `None` if the seat is empty.
+    /// The same of one seat, `None` if it is empty.
     fn order(&self, seat: u32) -> Option<u32> {
-        Some(self.order_of(seat)).filter(|&order| order != NOBODY)
+        self.orders.get(seat as usize).copied().filter(|&order| order != NOBODY)
     }
 
     /// Who has an order.
@@ -225,8 +233,8 @@ pub(crate) struct Member {
     pub(crate) retired: AtomicBool,
     /// Its stats, if it reported any.
     pub(crate) stats: ArcSwapOption<Report>,
-    /// False while there are none: most lookups then needn't ask.
-    pub(crate) has_stats: AtomicBool,
+    /// What lookups need of them.
+    pub(crate) pressure: Pressure,
 }
 
 impl Member {

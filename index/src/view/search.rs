@@ -5,7 +5,8 @@ use super::answer::{AnswerRef, Ranked, Scores};
 use super::holding::Holding;
 use super::names::{Member, Scope, Seated, Seats};
 use super::paths::{Path, look_up};
-use super::ranking::{self, Ranking};
+use super::pressure::Seen;
+use super::ranking::{self, Ranking, Row, Worth};
 use super::tables::Tables;
 use super::{LookupScratch, Settings};
 use crate::command::Credit;
@@ -19,7 +20,6 @@ use crate::lookup::{LookupRequest, RankConfig, Reason, ReplicaScore, gates, rank
 use crate::store::runs::{self, Match, Sight};
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering as AtomicOrdering;
 
 /// What the index has for a request.
 enum Found {
@@ -68,11 +68,9 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
             true => self.find(&resolved, &rules, path.map(|path| (path, sight.as_ref())), seats, &mut buffers),
             false => Found::None,
         };
-        let Buffers { matches, ranking, .. } = buffers;
         let (reason, scores) = match found {
             Found::PrefixMatch => {
-                let aging = sight.map_or(Aging::new(self.now_us, 0), |(_, aging)| aging);
-                let ranked = Ranked { ranking, matches, seats, aging };
+                let ranked = Ranked { ranking: buffers.ranking, seats };
                 let (credits, scores) = (self.credits(&resolved.input, ranked), Scores::Ranked(ranked));
                 return take(&AnswerRef { reason: Reason::PrefixMatch, adapter_echo: true, credits, scores });
             }
@@ -112,7 +110,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
             let scope = &path.scope;
             if let Some((sight, aging)) = sight {
                 let is_chain = !matches!(resolved.input, Input::Exact(_));
-                let holding = buffers.walk(self.tables, sight, &resolved.input, seats);
+                let holding = buffers.walk(self.tables, (sight, aging), &resolved.input, seats);
                 if holding.total() > 0 {
                     self.rank(aging, path, rules, seats, (is_chain, holding), buffers);
                     return match buffers.ranking.best() {
@@ -152,48 +150,43 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
         (is_chain, holding): (bool, Holding),
         buffers: &mut Buffers<'_>,
     ) {
-        let Buffers { matches, ranking, tokens } = buffers;
+        let Buffers { ranking, tokens, .. } = buffers;
         if !holding.is_whole() {
             tokens.clear();
-            tokens.extend(ranking.admitted().filter_map(|at| matches.get(at as usize)).map(|found| found.tokens));
+            tokens.extend(ranking.admitted().map(Row::tokens));
             tokens.sort_unstable();
         }
         let total = path.scope.servers.get() as usize;
         let telling = Telling { rules, holding: &holding, all_tokens: tokens, is_chain, total };
         let (have_stats, ttl_us) = (path.roster.reporters.get() > 0, aging.ttl_us());
-        // Of the last match, as the next one mostly has as many tokens.
-        let (mut tokens, mut power) = (0, telling.power(0));
-        ranking.rank(matches, |found, order| {
-            if tokens != found.tokens {
-                (tokens, power) = (found.tokens, telling.power(found.tokens));
-            }
-            let power = power?;
-            if power == 0.0 {
-                // Whatever the other factors are: what isn't a number sorts as 0.
-                return Some(ranking::height(0.0));
-            }
-            let fresh = aging.freshness(found.seen_us);
-            let pressure = if have_stats { self.pressure(seats.at(order)?, ttl_us) } else { 1.0 };
-            let score = found.tokens as f32
-                * fresh
-                * pressure
-                * rank::slo_bias(self.config, self.request.ttft_ms, fresh)
-                * power;
-            Some(ranking::height(rank::sortable(score)))
-        });
+        let bias = rank::slo_weight(self.config, self.request.ttft_ms);
+        ranking.rank(
+            |tokens| telling.worth(tokens),
+            move |row, order, power| {
+                let pressure = match have_stats {
+                    true => seats.at(order).map_or(1.0, |seated| self.pressure(seated, ttl_us)),
+                    false => 1.0,
+                };
+                let score = row.tokens() as f32 * row.fresh * pressure * rank::biased(bias, row.fresh) * power;
+                ranking::height(rank::sortable(score))
+            },
+        );
     }
 
     /// What a replica's pressure leaves of its score; its stats count while their payload is younger than the TTL.
     fn pressure(&self, seated: &Seated, ttl_us: u64) -> f32 {
         let member = &seated.member;
-        if !member.has_stats.load(AtomicOrdering::Acquire) {
-            return 1.0;
-        }
-        match &*member.stats.load() {
-            Some(report) if self.now_us.saturating_sub(report.payload_us) < ttl_us => {
-                rank::pressure_factor(self.config.pressure_weight, report.stats.pressure)
-            }
-            _ => 1.0,
+        let (pressure, payload_us) = match member.pressure.read() {
+            Seen::Nothing => return 1.0,
+            Seen::Reported(pressure, payload_us) => (pressure, payload_us),
+            Seen::Changing => match &*member.stats.load() {
+                Some(report) => (report.stats.pressure, report.payload_us),
+                None => return 1.0,
+            },
+        };
+        match self.now_us.saturating_sub(payload_us) < ttl_us {
+            true => rank::pressure_factor(self.config.pressure_weight, pressure),
+            false => 1.0,
         }
     }
 
@@ -203,7 +196,7 @@ impl<B: AsRef<[u8]>> Search<'_, '_, B> {
             return Vec::new();
         }
         let ranked = ranked.iter();
-        ranked.filter_map(|(found, seated, _)| self.credit(input, &seated.replica, found.depth as usize)).collect()
+        ranked.filter_map(|(row, seated, _)| self.credit(input, &seated.replica, row.depth() as usize)).collect()
     }
 
     /// One access for each of the first `depth` blocks.
@@ -301,15 +294,19 @@ struct Telling<'t> {
 }
 
 impl Telling<'_> {
-    /// How much a match of so many tokens tells; `None` below the floor. Asked seldom, and kept out of the loops that ask.
+    /// What a match of so many tokens is worth. Asked seldom, and kept out of the loops that ask.
     #[inline(never)]
-    fn power(&self, tokens: i32) -> Option<f32> {
+    fn worth(&self, tokens: i32) -> Worth {
         if !gates::clears_matched_floor(self.rules, tokens) {
-            return None;
+            return Worth::Nothing;
         }
         let holding = self.holding;
         let matching = if self.is_chain { holding.at_least(tokens, self.all_tokens) } else { holding.total() as usize };
-        Some(rank::distinguishing_power(matching, self.total))
+        match rank::distinguishing_power(matching, self.total) {
+            // Whatever the other factors are: what isn't a number sorts as 0.
+            0.0 => Worth::Same(ranking::height(0.0)),
+            power => Worth::Each(power),
+        }
     }
 }
 
@@ -322,30 +319,36 @@ struct Buffers<'b> {
 
 impl Buffers<'_> {
     /// Finds all matches and admits those to the ranking that are worth a score.
-    fn walk<B: AsRef<[u8]>>(&mut self, tables: &Tables, sight: &Sight, input: &Input<'_, B>, seats: &Seats) -> Holding {
+    fn walk<B: AsRef<[u8]>>(
+        &mut self,
+        tables: &Tables,
+        (sight, aging): (&Sight, &Aging),
+        input: &Input<'_, B>,
+        seats: &Seats,
+    ) -> Holding {
         let (store, matches) = (&tables.store, &mut *self.matches);
         match *input {
             Input::Chain { hashes, counts } => {
                 let reached = sight.chain(store, hashes, matches);
-                self.sum_up(counts.get(..reached as usize).unwrap_or(counts), seats)
+                self.sum_up(counts.get(..reached as usize).unwrap_or(counts), aging, seats)
             }
             Input::Blocks { hashes, block_tokens } => {
                 sight.chain(store, hashes, matches);
-                self.sum_up_steady(block_tokens, seats)
+                self.sum_up_steady(block_tokens, aging, seats)
             }
             Input::Exact(hash) => {
                 sight.exact(store, hash, matches);
-                self.admit_each(seats)
+                self.admit_each(aging, seats)
             }
         }
     }
 
     /// Gives each run the tokens of its blocks: sums saturate.
-    fn sum_up(&mut self, counts: &[i32], seats: &Seats) -> Holding {
+    fn sum_up(&mut self, counts: &[i32], aging: &Aging, seats: &Seats) -> Holding {
         let first = counts.first().copied().unwrap_or(0);
         // Mostly all blocks have as many tokens, which is seen much faster than they are added up.
         if counts.iter().fold(0, |odd, count| odd | (count ^ first)) == 0 {
-            return self.sum_up_steady(first, seats);
+            return self.sum_up_steady(first, aging, seats);
         }
         let mut sums = std::mem::take(self.tokens);
         sums.clear();
@@ -354,7 +357,7 @@ impl Buffers<'_> {
             sum = sum.saturating_add(count);
             sum
         }));
-        let holding = self.admit(seats, |depth| {
+        let holding = self.admit(aging, seats, |depth| {
             let last = (depth as usize).checked_sub(1);
             last.and_then(|last| sums.get(last)).copied().unwrap_or(0)
         });
@@ -363,47 +366,41 @@ impl Buffers<'_> {
     }
 
     /// The same where all blocks have as many tokens.
-    fn sum_up_steady(&mut self, tokens: i32, seats: &Seats) -> Holding {
+    fn sum_up_steady(&mut self, tokens: i32, aging: &Aging, seats: &Seats) -> Holding {
         // A chain is far shorter than 2^31 blocks.
-        self.admit(seats, |depth| tokens.saturating_mul(i32::try_from(depth).unwrap_or(i32::MAX)))
+        self.admit(aging, seats, |depth| tokens.saturating_mul(i32::try_from(depth).unwrap_or(i32::MAX)))
     }
 
     /// Admits the matches of a chain to the ranking that have any tokens: `tokens_of` says how many a run of so many
     /// blocks has.
     #[inline]
-    fn admit(&mut self, seats: &Seats, tokens_of: impl Fn(u32) -> i32) -> Holding {
+    fn admit(&mut self, aging: &Aging, seats: &Seats, tokens_of: impl Fn(u32) -> i32) -> Holding {
         let Self { matches, ranking, .. } = self;
         let mut holding = Holding::default();
-        ranking.begin(matches.len(), seats);
-        // Neighbours mostly have as many blocks: what these come to, and how many haven't been noted.
-        let (mut depth, mut tokens, mut alike) = (0, 0, 0);
-        for (at, found) in (0u32..).zip(matches.iter_mut()) {
-            if found.depth != depth {
-                holding.note(tokens, std::mem::take(&mut alike));
-                (depth, tokens) = (found.depth, tokens_of(found.depth));
-            }
-            // A seat is empty when its member is retired or newer than the roster.
-            if tokens > 0 && ranking.admit(at, seats.order_of(found.seat)) {
-                found.tokens = tokens;
-                alike += 1;
-            }
+        ranking.begin(seats.len());
+        // Neighbours mostly have as many blocks.
+        let mut rest = &matches[..];
+        while let Some(Match { depth, .. }) = rest.first() {
+            let tokens = tokens_of(*depth);
+            let (alike, admitted) = match tokens > 0 {
+                true => ranking.admit(rest, tokens, aging, seats.orders()),
+                false => (1, 0),
+            };
+            holding.note(tokens, admitted);
+            rest = rest.get(alike..).unwrap_or(&[]);
         }
-        holding.note(tokens, alike);
-        ranking.end(seats);
         holding
     }
 
     /// Admits all matches, with the tokens that they have.
-    fn admit_each(&mut self, seats: &Seats) -> Holding {
+    fn admit_each(&mut self, aging: &Aging, seats: &Seats) -> Holding {
         let Self { matches, ranking, .. } = self;
         let mut holding = Holding::default();
-        ranking.begin(matches.len(), seats);
-        for (at, found) in (0u32..).zip(matches.iter()) {
-            if ranking.admit(at, seats.order_of(found.seat)) {
-                holding.note(found.tokens, 1);
-            }
+        ranking.begin(seats.len());
+        for found in &**matches {
+            let (_, admitted) = ranking.admit(std::slice::from_ref(found), found.tokens, aging, seats.orders());
+            holding.note(found.tokens, admitted);
         }
-        ranking.end(seats);
         holding
     }
 }

@@ -5,14 +5,18 @@
 use super::cluster::Cluster;
 use super::figures::{Fault, Figures};
 use serde_json::Value;
+use std::fs::File;
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 const PART: &str = "nodes";
 const CONNECTIONS: [u16; 3] = [1, 8, 64];
 /// Blocks of an update.
 const UPDATES: [u16; 3] = [64, 256, 512];
+/// Of each file that the disk is timed by.
+const SYNCS: usize = 501;
 /// Between two looks at a node under lookups.
 const LOOK: Duration = Duration::from_millis(250);
 const CALLS: &str = "inferencecache_lookup_route_calls_total";
@@ -65,25 +69,47 @@ fn ingest(cluster: &Cluster, figures: &mut Figures, blocks: u16) -> Result<(), F
     latencies(figures, &format!("updates of {blocks} blocks at half of that, "), &shown["report"]["latency_us"])
 }
 
-/// One stream with one update at a time, beside what the same disk takes for an fdatasync.
+/// One stream with one update at a time, beside what the same disk takes for an fdatasync: alone, and as it is when three
+/// nodes share it, each with a sync of its own for every update.
 fn idle(cluster: &Cluster, figures: &mut Figures) -> Result<(), Fault> {
     let shown = outcome(bench(cluster, &["ingest", "--streams=1", "--blocks=64"])?)?;
     let acknowledged = number(&shown["report"]["latency_us"]["p50"])?;
-    let sync = fdatasync_us(cluster)?;
     figures.add(PART, "one update at a time on an idle cluster, p50", acknowledged, "us");
-    figures.add(PART, "fdatasync of 4 KiB on the same disk, p50", sync, "us");
-    figures.add(PART, "one update at a time, in fdatasyncs", acknowledged / sync, "");
+    for (files, of) in [(1, "4 KiB on the same disk"), (3, "4 KiB of three files at a time on the same disk")] {
+        let sync = fdatasync_us(cluster, files)?;
+        figures.add(PART, &format!("fdatasync of {of}, p50"), sync, "us");
+        figures.add(PART, &format!("one update at a time, in fdatasyncs of {of}"), acknowledged / sync, "");
+    }
     Ok(())
 }
 
-fn fdatasync_us(cluster: &Cluster) -> Result<f64, Fault> {
-    let mut file = std::fs::File::create(cluster.dir().join("sync"))?;
+/// The median of so many files' syncs, begun at the same moment.
+fn fdatasync_us(cluster: &Cluster, files: usize) -> Result<f64, Fault> {
+    let start = Barrier::new(files);
+    let synced = |n: usize| -> Result<Vec<f64>, std::io::Error> {
+        let opened = File::create(cluster.dir().join(format!("sync{n}")));
+        (0..SYNCS)
+            .map(|_| {
+                // Who can't go on still takes its turn, for the others wait for it.
+                start.wait();
+                let mut file = opened.as_ref().map_err(|error| std::io::Error::from(error.kind()))?;
+                file.write_all(&[7; 4_096])?;
+                let began = Instant::now();
+                file.sync_data()?;
+                Ok(began.elapsed().as_secs_f64() * 1e6)
+            })
+            .collect::<Vec<_>>()
+            .into_iter()
+            .collect()
+    };
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let synced = &synced;
+        let threads: Vec<_> = (0..files).map(|n| scope.spawn(move || synced(n))).collect();
+        threads.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+    });
     let mut took = Vec::new();
-    for _ in 0..501 {
-        file.write_all(&[7; 4_096])?;
-        let began = Instant::now();
-        file.sync_data()?;
-        took.push(began.elapsed().as_secs_f64() * 1e6);
+    for one in all {
+        took.extend(one.map_err(|_| "a thread that syncs panicked")??);
     }
     took.sort_by(f64::total_cmp);
     Ok(took[took.len() / 2])

@@ -168,12 +168,14 @@ pub async fn run(args: Args) -> ExitCode {
     }
 }
 
-/// Whether a node said so. Of one that is out of reach, or of a port that is another, nothing is known.
+/// Whether a node said so, or had the report and no answer in time. Of one that is out of reach, or of a port that is
+/// another, nothing is known.
 fn lacks_quorum(error: &prefixd_client::Error) -> bool {
     let prefixd_client::Error::Exhausted { status, earlier, .. } = error else { return false };
-    let said =
-        |status: &tonic::Status| matches!(Failure::of(status), Failure::Answered { code: Code::Unavailable, .. });
-    said(status) || earlier.as_ref().is_some_and(|(_, status)| said(status))
+    let waits = |status: &tonic::Status| {
+        matches!(Failure::of(status), Failure::Deadline | Failure::Answered { code: Code::Unavailable, .. })
+    };
+    waits(status) || earlier.as_ref().is_some_and(|(_, status)| waits(status))
 }
 
 #[derive(Default)]
@@ -385,14 +387,15 @@ mod tests {
         };
         let late = prefixd_proto::failure::late;
         assert!(lacks_quorum(&exhausted(Status::unavailable("not committed in time"), None)));
-        assert!(lacks_quorum(&exhausted(late(), Some(Status::unavailable("no leader")))));
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert!(lacks_quorum(&exhausted(late(), None)));
+        let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let unreachable = || Status::from_error(Box::new(tonic::ConnectError(refused().into())));
+        assert!(lacks_quorum(&exhausted(unreachable(), Some(Status::unavailable("no leader")))));
         for status in [
             Status::unimplemented(""),
-            Status::from_error(Box::new(tonic::ConnectError(refused.into()))),
+            unreachable(),
             Status::from_error(Box::new(std::io::Error::other("http2 error"))),
             Status::resource_exhausted("the queue is full"),
-            late(),
         ] {
             assert!(!lacks_quorum(&exhausted(status.clone(), None)), "{status:?}");
         }

@@ -9,6 +9,8 @@ use std::time::Instant;
 use tonic::Code;
 
 const NODES: usize = 3;
+/// Log entries between two snapshots.
+const SNAPSHOT_ENTRIES: u64 = 60;
 
 async fn report(cluster: &Cluster, producer: &Producer, node: usize, chains: std::ops::Range<u64>) {
     let mut client = cluster.nodes[node].client();
@@ -37,7 +39,8 @@ async fn waits_for_room(cluster: &mut Cluster, victim: usize, producer: &Produce
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_started_on_full_disks_answer_and_go_on_by_themselves() {
-    let flags = ["--disk-reserve-bytes=0", "--snapshot-log-entries=60", "--keep-log-entries=10"];
+    let snapshots = format!("--snapshot-log-entries={SNAPSHOT_ENTRIES}");
+    let flags = ["--disk-reserve-bytes=0", &snapshots, "--keep-log-entries=10"];
     let mut cluster = Cluster::new(NODES as u32, &flags);
     let Some(disks) = SmallDisks::mount(&mut cluster, 64) else { return };
     cluster.start_all();
@@ -50,6 +53,10 @@ async fn nodes_started_on_full_disks_answer_and_go_on_by_themselves() {
     let follower = (cluster.leader().await + 1) % NODES;
     let mut next = 100;
     for victims in [vec![follower], (0..NODES).collect()] {
+        for victim in &victims {
+            // Half a snapshot is removed at the start, which makes room.
+            cluster.wait_for(*victim, "rest", |s| s.applied_index - s.snapshot_index < SNAPSHOT_ENTRIES).await;
+        }
         victims.iter().for_each(|victim| cluster.nodes[*victim].kill());
         for victim in &victims {
             disks.fill(*victim, 0);

@@ -10,7 +10,7 @@ use std::time::Instant;
 const MIB: u64 = 160;
 const RECORD_BYTES: u64 = 60_000;
 /// What may be taken whatever the size, and the share of the size.
-const MOST_MIB: u64 = 56;
+const MOST_MIB: u64 = 36;
 const MOST_SHARE: u64 = 10;
 
 fn memory_mib(name: &str) -> f64 {

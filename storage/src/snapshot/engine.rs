@@ -5,7 +5,8 @@
 //!
 //! sled looks at the limit of its cache only where pages are asked for again and again, and a snapshot asks
 //! for each once: its cache would hold all of it. So the database is closed and opened anew whenever some
-//! MiB have gone through it, and no iterator outlives the call that made it.
+//! MiB have gone through it, and no iterator outlives the call that made it. What sled has replaced it keeps
+//! until its epochs have moved on, which they do seldom unless asked: every call that writes or reads asks.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -32,6 +33,8 @@ const REOPEN_AFTER_BYTES: u64 = 4 << 20;
 const REOPEN_AFTER_SHARE: u64 = 64;
 /// Chunks that are read at a time.
 const CHUNKS_AHEAD: usize = 64;
+/// What is replaced in one epoch goes when the second one after it begins.
+const EPOCHS_UNTIL_FREED: usize = 2;
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(2);
 /// The file in which sled keeps its log, and on which it holds its lock.
@@ -72,7 +75,11 @@ impl Engine {
         let mut opened = self.lock();
         let opened = self.with_cache_room(&mut opened)?;
         opened.cached_bytes += chunk.len() as u64;
-        guarded(&self.path, "write", || opened.db.insert(number.to_be_bytes(), chunk).map(drop))
+        guarded(&self.path, "write", || {
+            opened.db.insert(number.to_be_bytes(), chunk)?;
+            free_replaced();
+            Ok(())
+        })
     }
 
     /// All chunks in order of their numbers.
@@ -91,6 +98,7 @@ impl Engine {
                 opened.cached_bytes += value.len() as u64;
                 out.push_back((key, value));
             }
+            free_replaced();
             Ok(())
         })
     }
@@ -159,6 +167,7 @@ impl Opened {
         guarded(path, "flush", || self.db.flush().map(drop))?;
         guarded(path, "close", || {
             drop(self.db);
+            free_replaced();
             Ok(())
         })?;
         wait_until_unlocked(path)
@@ -192,6 +201,14 @@ impl Chunks {
     /// [`Engine::close`].
     pub fn close(self) -> Result<(), SnapshotError> {
         self.engine.close()
+    }
+}
+
+/// Has sled free what it no longer needs: write buffers of 512 KiB and nodes that made way for others. No more
+/// than a request: a thread of sled that is at work holds its epoch, and the next call asks again.
+fn free_replaced() {
+    for _ in 0..EPOCHS_UNTIL_FREED {
+        sled::pin().flush();
     }
 }
 

@@ -298,7 +298,7 @@ impl<'a> Roster<'a> {
         let name = &member.name;
         if !self.hears(member.node_id) {
             return Err(no(format!(
-                "{name} does not answer the leader at present; start it, or see to its address in --peers"
+                "{name} does not answer the leader at present; start it, or see to its disk or its address in --peers"
             )));
         }
         let lag = self.last_log.saturating_sub(self.matched.get(&member.node_id).copied().unwrap_or(0));

@@ -261,7 +261,9 @@ async fn a_node_whose_snapshots_are_all_damaged_comes_back_from_its_peers() {
     for round in 0..total {
         recovers(&mut cluster, &traffic).await;
         let victim = (cluster.leader().await + 1 + round as usize % 2) % NODES;
-        let before = cluster.wait_for(victim, "a purged log", |s| s.purged_index > 0 && s.snapshot_index > 0).await;
+        // A purge shows before it is on the disk; the next one comes after that.
+        let first = cluster.wait_for(victim, "a purged log", |s| s.purged_index > 0).await.purged_index;
+        let before = cluster.wait_for(victim, "the next purge", |s| s.purged_index > first).await;
         traffic.alive.set(victim, false);
         cluster.nodes[victim].kill();
         assert_eq!(damage_snapshots(&cluster.nodes[victim].dir), 2);

@@ -77,6 +77,11 @@ impl Inner {
             Decision::HandOver(to) => {
                 let leader = self.hand_over(me.node_id, &raft, to).await.map_err(Miss::Unclear)?;
                 match ask {
+                    // The one that was named fell silent, and an election found another: that is not what was ordered.
+                    Ask::HandOver(Some(_)) if leader != to => {
+                        let (named_one, other) = (named(&members, to), named(&members, leader));
+                        Err(Miss::Unclear(format!("{named_one} did not take over, and {other} leads now")))
+                    }
                     Ask::HandOver(_) => {
                         let message = format!("{} leads now", named(&members, leader));
                         Ok(Obeyed { message, changed: true })

@@ -43,7 +43,7 @@ impl Stalls {
             // The log's thread stood with the rest, so its time says nothing of the disk.
             return Some(Found::ProcessStood(stood));
         }
-        let stands = writing_for.filter(|writing_for| *writing_for > self.patience);
+        let stands = standing(writing_for, self.patience);
         let stood = self.disk_stands;
         self.disk_stands = stands.max(stood.filter(|_| stands.is_some()));
         match (stood, stands) {
@@ -54,9 +54,14 @@ impl Stalls {
     }
 }
 
+/// For how long one write has been under way, if that is too long.
+fn standing(writing_for: Option<Duration>, patience: Duration) -> Option<Duration> {
+    writing_for.filter(|writing_for| *writing_for > patience)
+}
+
 /// What is the matter with the disk now, for people; `None` when nothing is.
 pub(crate) fn trouble(writing_for: Option<Duration>, patience: Duration) -> Option<String> {
-    let stands = writing_for.filter(|writing_for| *writing_for > patience)?;
+    let stands = standing(writing_for, patience)?;
     Some(format!("the disk stands still: one write of the log has taken {:.1} s so far", stands.as_secs_f64()))
 }
 

@@ -7,17 +7,21 @@ use tokio::sync::mpsc;
 pub(crate) struct Flights {
     most: usize,
     flying: usize,
-    land: mpsc::Sender<()>,
-    landed: mpsc::Receiver<()>,
+    flying_bytes: usize,
+    land: mpsc::Sender<usize>,
+    landed: mpsc::Receiver<usize>,
 }
 
 /// One that is under way, until this is dropped.
-pub(crate) struct Flight(mpsc::Sender<()>);
+pub(crate) struct Flight {
+    land: mpsc::Sender<usize>,
+    bytes: usize,
+}
 
 impl Drop for Flight {
     fn drop(&mut self) {
         // There is room for all in flight; a loop that is gone doesn't count any more.
-        let _told = self.0.try_send(());
+        let _told = self.land.try_send(self.bytes);
     }
 }
 
@@ -25,7 +29,7 @@ impl Flights {
     /// None yet, and `most` at a time.
     pub(crate) fn new(most: usize) -> Self {
         let (land, landed) = mpsc::channel(most);
-        Self { most, flying: 0, land, landed }
+        Self { most, flying: 0, flying_bytes: 0, land, landed }
     }
 
     /// How many are under way.
@@ -33,15 +37,21 @@ impl Flights {
         self.flying
     }
 
+    /// How much they carry.
+    pub(crate) fn flying_bytes(&self) -> usize {
+        self.flying_bytes
+    }
+
     /// Whether one more may be.
     pub(crate) fn has_room(&self) -> bool {
         self.flying < self.most
     }
 
-    /// Counts one more. There must be room for it.
-    pub(crate) fn take_off(&mut self) -> Flight {
+    /// Counts one more, which carries so much where that is asked for. There must be room for it.
+    pub(crate) fn take_off(&mut self, bytes: usize) -> Flight {
         self.flying += 1;
-        Flight(self.land.clone())
+        self.flying_bytes += bytes;
+        Flight { land: self.land.clone(), bytes }
     }
 
     /// Waits until one has landed or an item has come, and takes in whatever has come by then; false once nothing will come
@@ -49,7 +59,10 @@ impl Flights {
     pub(crate) async fn wait<T>(&mut self, queue: &mut mpsc::Receiver<T>, mut take: impl FnMut(T)) -> bool {
         tokio::select! {
             biased;
-            Some(()) = self.landed.recv() => self.flying -= 1,
+            Some(bytes) = self.landed.recv() => {
+                self.flying -= 1;
+                self.flying_bytes -= bytes;
+            }
             item = queue.recv() => match item {
                 Some(item) => take(item),
                 None => return false,
@@ -70,7 +83,7 @@ mod tests {
     async fn what_panics_or_is_dropped_has_landed_too() {
         let (send, mut queue) = mpsc::channel(4);
         let mut flights = Flights::new(2);
-        let (panicking, dropped) = (flights.take_off(), flights.take_off());
+        let (panicking, dropped) = (flights.take_off(3), flights.take_off(4));
         assert!(!flights.has_room());
         let task = tokio::spawn(async move {
             let _flight = panicking;
@@ -78,9 +91,10 @@ mod tests {
         });
         assert!(task.await.is_err());
         drop(dropped);
-        for left in [1, 0] {
+        assert_eq!((flights.flying(), flights.flying_bytes()), (2, 7));
+        for left in [(1, 4), (0, 0)] {
             assert!(flights.wait(&mut queue, |_: u8| ()).await);
-            assert_eq!(flights.flying(), left);
+            assert_eq!((flights.flying(), flights.flying_bytes()), left);
         }
         assert!(send.try_send(7).is_ok() && send.try_send(8).is_ok());
         let mut came = Vec::new();

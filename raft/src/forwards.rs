@@ -75,7 +75,7 @@ impl ForwardsTask {
             while flights.has_room()
                 && let Some(call) = take(&mut waiting, self.call_bytes)
             {
-                let (flight, to) = (flights.take_off(), road.clone());
+                let (flight, to) = (flights.take_off(0), road.clone());
                 road.spawn(async move {
                     call.make(&*to).await;
                     drop(flight);

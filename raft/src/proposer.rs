@@ -25,6 +25,9 @@ const IN_FLIGHT: usize = 4;
 /// Of these, such that need not be full: while the disks write one, followers receive the next, and their logs and the
 /// leader's write together what has come in meanwhile.
 const SMALL_IN_FLIGHT: usize = 3;
+/// Such a one carries at least this part of what is in flight; else it waits for more to come, or for one to land. Under load an
+/// entry each for what comes in meanwhile would cost all nodes more than it says.
+const LEAST_SHARE: usize = 2;
 
 /// Where a command landed.
 #[derive(Copy, Clone, Debug)]
@@ -147,9 +150,9 @@ impl ProposerTask {
         while flights.wait(&mut self.queue, |item| join(&mut groups, item, self.entry_bytes)).await {
             while self.may_fly(&groups, &flights) {
                 let Some(group) = groups.pop_front() else { break };
-                let stamp_us = node.stamp().await;
+                let (bytes, stamp_us) = (group.bytes, node.stamp().await);
                 if let Some(writing) = self.launch(&node, group, stamp_us) {
-                    let flight = flights.take_off();
+                    let flight = flights.take_off(bytes);
                     node.spawn(async move {
                         writing.await;
                         drop(flight);
@@ -162,7 +165,7 @@ impl ProposerTask {
     fn may_fly(&self, groups: &VecDeque<Group>, flights: &Flights) -> bool {
         match groups.front() {
             None => false,
-            Some(_) if flights.flying() < SMALL_IN_FLIGHT => true,
+            Some(first) if flights.flying() < SMALL_IN_FLIGHT && is_worth_it(first, flights) => true,
             Some(first) => flights.has_room() && (groups.len() > 1 || first.bytes >= self.entry_bytes),
         }
     }
@@ -201,6 +204,10 @@ impl ProposerTask {
     }
 }
 
+fn is_worth_it(group: &Group, flights: &Flights) -> bool {
+    group.bytes.saturating_mul(LEAST_SHARE) >= flights.flying_bytes()
+}
+
 /// Adds a command behind all others: into the last group if both are deltas and it has room, else as a new one.
 fn join(groups: &mut VecDeque<Group>, item: Item, entry_bytes: usize) {
     let bytes = item.bytes;
@@ -231,5 +238,27 @@ where
         Ok(response) => Ok(Done { index: response.log_id.index(), reply: response.data }),
         Err(RaftError::APIError(ClientWriteError::ForwardToLeader(to))) => Err(Refusal::NotLeader(to.leader_id)),
         Err(other) => Err(Refusal::Submit(SubmitError::Unavailable(other.to_string()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_little_waits_behind_much() {
+        let (_proposer, task) = Proposer::new(10_000, 100_000);
+        let group = |bytes| VecDeque::from([Group { items: Vec::new(), bytes }]);
+        let mut flights = Flights::new(IN_FLIGHT);
+        assert!(task.may_fly(&group(1), &flights), "an idle cluster waits for nothing");
+        let _first = flights.take_off(1_000);
+        assert!(!task.may_fly(&group(499), &flights));
+        assert!(task.may_fly(&group(500), &flights));
+        let _second = flights.take_off(1_000);
+        assert!(!task.may_fly(&group(999), &flights));
+        assert!(task.may_fly(&group(1_000), &flights));
+        let _third = flights.take_off(1_000);
+        assert!(!task.may_fly(&group(9_999), &flights), "a fourth has to be full");
+        assert!(task.may_fly(&group(10_000), &flights));
     }
 }

@@ -2,7 +2,7 @@
 //! memory does when the content turns over.
 
 use super::meter::{cpu_seconds, resident_bytes, say};
-use super::sets::{A, B, Log, chain, event, evicted, exact, hash, update};
+use super::sets::{A, B, Log, Set, chain, event, evicted, exact, hash, update};
 use prefixd_index::command::Command;
 use prefixd_index::delta::{Delta, EventKind};
 use prefixd_index::limits::DIGEST_RING;
@@ -30,14 +30,18 @@ pub fn stores() {
         timed(&mut log, &format!("store {}, evicted by events", set.name), events.collect(), 512, blocks);
     }
     // Each new block takes the place of an old one: the difference to stores alone is what removal costs.
+    let own = |n: u64| (0..64).map(|at| hash(n | 1 << 40, at, 8)).collect::<Vec<_>>();
+    at_the_cap("store at the cap, each evicts one", own);
+    let of_families = |n: u64| Set { chains: u64::MAX, ..A }.hashes(n | 1 << 40);
+    at_the_cap("store at the cap, half of each shared", of_families);
+}
+
+fn at_the_cap(name: &str, hashes: impl Fn(u64) -> Vec<Vec<u8>>) {
     let mut log = Log::filled(&A);
     let entries = log.index.totals().entries;
     log.apply(Command::ClusterMeta(prefixd_index::command::ClusterMeta { max_entries: entries, ..Default::default() }));
-    let fresh = (0..8_192u64).map(|n| {
-        let hashes: Vec<Vec<u8>> = (0..64).map(|at| hash(n | 1 << 40, at, 8)).collect();
-        update(n % 64, vec![chain(&hashes)])
-    });
-    timed(&mut log, "store at the cap, each evicts one", fresh.collect(), 8, 8_192 * 64);
+    let fresh = (0..8_192).map(|n| update(A.replica(n | 1 << 40), vec![chain(&hashes(n))]));
+    timed(&mut log, name, fresh.collect(), 8, 8_192 * 64);
 }
 
 /// Blocks that come as single entries: 64 in order an update, or one an update.

@@ -7,7 +7,7 @@ use super::write::{Spot, continues};
 use crate::applied::Applied;
 use crate::delta::{Chain, Delta, Event, EventKind, Exact, PrefixEntry, Update};
 use crate::limits::{MAX_CHAIN_BLOCKS, MAX_HASH_BYTES, MAX_ID_BYTES, RESERVED_TENANT};
-use crate::store::{Last, Said};
+use crate::store::{Block, Last, Said};
 use crate::view::names::is_same;
 
 /// Single entries in a row that seem to be blocks of one chain: they are written together, as a chain is, also when
@@ -86,7 +86,8 @@ impl Index {
         match delta {
             Delta::Update(update) => self.apply_update(pins, update, stamp_us, row, applied),
             Delta::Event(event) => {
-                self.finish_row(row);
+                self.finish_row(pins, row, applied);
+                self.settle_owed(pins, applied);
                 self.apply_event(pins, event, stamp_us, applied);
             }
         }
@@ -113,8 +114,11 @@ impl Index {
     ) {
         self.finish_evicting(pins);
         let at_us = clamp_us(update.timestamp_us, stamp_us);
+        if !self.may_stay_owed(&update.tenant, at_us) {
+            self.settle_owed(pins, applied);
+        }
         if !row.is_of(update, at_us) {
-            self.finish_row(row);
+            self.finish_row(pins, row, applied);
             row.spot = None;
         }
         row.of = Some((update, at_us));
@@ -127,7 +131,7 @@ impl Index {
                 // Nothing has to go, and nothing will for what is in the row.
                 return;
             }
-            added += self.finish_row(row);
+            added += self.finish_row(pins, row, applied);
         } else {
             applied.refused += update.entries.len() as u64;
         }
@@ -136,11 +140,15 @@ impl Index {
         {
             self.set_stats(&member, stats, at_us);
         }
+        if self.owe(added, &update.tenant, at_us) {
+            return;
+        }
         // What was cleared is purged at the pace of what comes in, so that it never piles up behind missing sweeps.
         applied.purged += self.purge(pins, added);
         let budget = added.saturating_add(self.slice_entries());
         self.enforce_quota(pins, &update.tenant, budget, applied);
-        self.enforce_cap(pins, budget, applied);
+        let owed = self.forget_owed();
+        self.enforce_cap(pins, budget.saturating_add(owed), applied);
     }
 
     /// Writes what one entry stands for, unless it joins the row of single entries; returns how many entries are new.
@@ -172,11 +180,23 @@ impl Index {
         {
             return 0;
         }
-        let mut added = self.finish_row(row);
-        let Some(spot) = self.spot(pins, update, &entry.adapter, row.spot.take()) else { return added };
+        let mut added = self.finish_row(pins, row, applied);
+        let mut blocks: Vec<Block<'_>> = Vec::new();
         if let Some(chain) = &entry.chain {
-            let blocks: Vec<(&[u8], i32)> = chain.blocks().collect();
-            added += self.put(&spot, &blocks, Said { seen_us: last_seen_us, tier, accesses: 0 }, None);
+            blocks.reserve_exact(chain.len());
+            blocks.extend(chain.blocks());
+        }
+        let first = blocks.first().map(|(hash, _)| *hash).or(exact.map(|exact| &exact.hash[..]));
+        let Some(mut spot) = self.spot(pins, update, &entry.adapter, row.spot.take()) else { return added };
+        if self.owes() && first.is_some_and(|first| self.has_older(&spot, first, last_seen_us)) {
+            self.settle_owed(pins, applied);
+            // Its member or partition may have gone with the last of its entries.
+            let Some(anew) = self.spot(pins, update, &entry.adapter, None) else { return added };
+            spot = anew;
+        }
+        if !blocks.is_empty() {
+            let said = Said { seen_us: last_seen_us, tier, accesses: 0 };
+            added += self.put_and_settle(pins, &spot, &blocks, said, None, applied);
         }
         if let Some(exact) = exact {
             (row.tier, row.step) = (tier, 0);
@@ -194,15 +214,22 @@ impl Index {
     }
 
     /// Writes the row of single entries; returns how many are new.
-    pub(crate) fn finish_row(&mut self, row: &mut Row<'_>) -> u64 {
+    pub(crate) fn finish_row(&mut self, pins: &Pins<'_>, row: &mut Row<'_>, applied: &mut Applied) -> u64 {
         let (Some(spot), Some(&(_, tokens)), Some((_, seen_us))) = (&row.spot, row.blocks.first(), row.of) else {
             return 0;
         };
         let last = self.members[spot.member.at].last;
         let before = last.filter(|last| continues(last, spot.partition.at, tokens));
-        let added = self.put(spot, &row.blocks, Said { seen_us, tier: row.tier, accesses: 0 }, before);
+        let said = Said { seen_us, tier: row.tier, accesses: 0 };
+        let added = self.put_and_settle(pins, spot, &row.blocks, said, before, applied);
         row.blocks.clear();
         added
+    }
+
+    /// True when a member has a block that was seen last before `seen_us`.
+    fn has_older(&self, spot: &Spot, hash: &[u8], seen_us: u64) -> bool {
+        let found = self.store.find(spot.member.domain.id, spot.partition.id, hash);
+        found.is_some_and(|(slab, at)| self.store.has_older(slab, spot.member.seat, (at, at + 1), seen_us))
     }
 
     fn spot(&mut self, pins: &Pins<'_>, update: &Update, adapter: &str, last: Option<Spot>) -> Option<Spot> {

@@ -10,6 +10,7 @@ mod ingest;
 mod member;
 pub(crate) mod names;
 mod orders;
+mod owed;
 mod prefixes;
 mod probe;
 mod retire;
@@ -35,6 +36,7 @@ use ingest::Row;
 use member::MemberState;
 use names::{DomainState, PartitionState, Pins, ScopeState, TenantState};
 use orders::Orders;
+use owed::Owed;
 use ring::DigestRing;
 use sessions::Sessions;
 use slab::Slab;
@@ -62,6 +64,7 @@ pub struct Index {
     places: Vec<(u32, u32)>,
     /// What events of the batch have evicted and is still there.
     evicting: Option<Evicting>,
+    owed: Owed,
     /// The member that was named last, while its name leads to it.
     last_member: Option<Arc<Member>>,
     /// The same of partitions.
@@ -76,6 +79,8 @@ pub struct Index {
     meta: ClusterMeta,
     policies: PolicySet,
     policy_source: PolicySource,
+    /// True when a tenant's policy asks for LFU.
+    has_lfu: bool,
     pub(crate) time_us: u64,
     pub(crate) applied_index: u64,
     digest: u128,
@@ -102,6 +107,7 @@ impl Index {
             edits: Vec::new(),
             places: Vec::new(),
             evicting: None,
+            owed: Owed::default(),
             last_member: None,
             last_partition: None,
             walk: None,
@@ -112,6 +118,7 @@ impl Index {
             meta: ClusterMeta::default(),
             policies: PolicySet::default(),
             policy_source: PolicySource::default(),
+            has_lfu: false,
             time_us: 0,
             applied_index: 0,
             digest: 0,
@@ -134,6 +141,7 @@ impl Index {
                     let outcome = self.apply_batch(batch, &mut applied);
                     applied.batches.push(outcome);
                 }
+                self.settle_owed(&Pins::new(&Arc::clone(&self.tables)), &mut applied);
             }
             Command::Sweep => self.sweep(&mut applied),
             Command::SetPolicy(policies) => self.set_policies(policies, PolicySource::Pushed),
@@ -167,7 +175,7 @@ impl Index {
             }
             self.apply_delta(&pins, delta, self.time_us, &mut row, applied);
         }
-        self.finish_row(&mut row);
+        self.finish_row(&pins, &mut row, applied);
         self.finish_evicting(&pins);
         BatchOutcome::Applied
     }

@@ -8,7 +8,7 @@ use super::stats;
 use crate::command::{ClusterMeta, Credit};
 use crate::digest::{self, EntryDigest};
 use crate::limits::MAX_ID_BYTES;
-use crate::policy::{PolicySet, PolicySource};
+use crate::policy::{Eviction, PolicySet, PolicySource};
 use crate::view::Settings;
 use crate::view::settings;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ impl Index {
         let without: Vec<u32> =
             self.tenants.iter().filter(|(_, t)| !new.quotas.contains_key(&*t.shared.name)).map(|(at, _)| at).collect();
         without.into_iter().for_each(|at| self.tenants[at].prefixes = None);
+        self.has_lfu = new.policies.values().any(|policy| policy.eviction == Eviction::Lfu);
         self.policies = new;
         self.policy_source = source;
         self.publish_settings();

@@ -3,8 +3,9 @@
 use super::Index;
 use super::member::Chosen;
 use super::names::Pins;
+use crate::applied::Applied;
 use crate::digest::EntryDigest;
-use crate::store::{First, Last, Place, Rank, Said};
+use crate::store::{Block, First, Last, Place, Rank, Said};
 use crate::view::names::{Member, Partition};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -29,14 +30,49 @@ pub(crate) fn continues(last: &Last, partition_at: u32, tokens: i32) -> bool {
 impl Index {
     /// Writes entries or refreshes them; returns how many are new. A refresh keeps the access count. The blocks follow
     /// `last`, if anything.
-    pub(crate) fn put(&mut self, spot: &Spot, blocks: &[(&[u8], i32)], said: Said, last: Option<Last>) -> u64 {
+    pub(crate) fn put(&mut self, spot: &Spot, blocks: &[Block<'_>], said: Said, last: Option<Last>) -> u64 {
+        self.put_some(spot, blocks, said, last, false).0
+    }
+
+    /// The same where the cap may be owed victims: they are taken before an entry that could be one is refreshed.
+    pub(crate) fn put_and_settle(
+        &mut self,
+        pins: &Pins<'_>,
+        spot: &Spot,
+        blocks: &[Block<'_>],
+        said: Said,
+        last: Option<Last>,
+        applied: &mut Applied,
+    ) -> u64 {
+        let (added, done) = self.put_some(spot, blocks, said, last, self.owes());
+        match blocks.get(done..) {
+            Some(rest) if !rest.is_empty() => {
+                // The member has what was just put, so it stays.
+                self.settle_owed(pins, applied);
+                added + self.put(spot, rest, said, self.members[spot.member.at].last)
+            }
+            _ => added,
+        }
+    }
+
+    /// Writes entries, with `spares_older` up to those that the member has from earlier; returns how many are new, and
+    /// how many of the blocks were written.
+    fn put_some(
+        &mut self,
+        spot: &Spot,
+        blocks: &[Block<'_>],
+        said: Said,
+        last: Option<Last>,
+        spares_older: bool,
+    ) -> (u64, usize) {
         let (at, partition_at) = (spot.member.at, spot.partition.at);
         let place =
             Place { domain: spot.member.domain.id, partition: spot.partition.id, partition_at, seat: spot.member.seat };
         let mut digest = EntryDigest::new(&self.members[at].base, &self.partitions[partition_at].base);
         let (mut last, mut edits) = (last, std::mem::take(&mut self.edits));
         edits.clear();
-        self.store.put(&place, blocks, said, &mut last, &mut digest, &mut edits);
+        let done = self.store.put(&place, blocks, said, &mut last, &mut digest, &mut edits, spares_older);
+        self.note_fresh(done as u64, said.seen_us);
         self.members[at].last = last;
         let mut added = 0;
         for edit in edits.iter().filter(|edit| edit.changed) {
@@ -48,7 +84,7 @@ impl Index {
             added += u64::from(edit.added);
         }
         self.edits = edits;
-        added
+        (added, done)
     }
 
     /// Removes a member's entries, dead or alive, at positions of a slab; returns how many there were.

@@ -29,7 +29,7 @@ mod watch;
 pub(crate) mod word;
 
 pub(crate) use edit::Edit;
-pub(crate) use put::{Last, Place, Said};
+pub(crate) use put::{Block, Last, Place, Said};
 pub(crate) use slab::HashBytes;
 pub(crate) use span::{SEAT_BITS, Span};
 pub(crate) use table::Shared;
@@ -174,6 +174,11 @@ impl Store {
     /// The span by which a seat holds a position.
     pub(crate) fn span(&self, number: u32, seat: u32, position: u32) -> Option<Span> {
         self.spans_of(number, seat).find(|span| span.covers(position))
+    }
+
+    /// True when a seat has a position in `start..end` that was seen last before `seen_us`.
+    pub(crate) fn has_older(&self, number: u32, seat: u32, (start, end): (u32, u32), seen_us: u64) -> bool {
+        self.spans_of(number, seat).any(|span| span.seen_us < seen_us && span.start < end && start < span.end)
     }
 
     fn spans_of(&self, number: u32, seat: u32) -> impl Iterator<Item = Span> + '_ {

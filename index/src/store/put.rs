@@ -44,7 +44,12 @@ pub(crate) type Block<'h> = (&'h [u8], i32);
 
 impl Store {
     /// Puts blocks in, in the order of a chain; `last` is where the one before them is, if they follow one, and becomes
-    /// where the last of them is. What changed is added to `edits`, slab by slab.
+    /// where the last of them is. What changed is added to `edits`, slab by slab. With `spares_older` it ends before a block
+    /// that the seat has and that was seen last earlier than is said now. Returns how many were put.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part of what is said; a struct would be made for this call"
+    )]
     pub(crate) fn put(
         &mut self,
         place: &Place,
@@ -53,32 +58,41 @@ impl Store {
         last: &mut Option<Last>,
         digest: &mut EntryDigest,
         edits: &mut Vec<Edit>,
-    ) {
+        spares_older: bool,
+    ) -> usize {
         let mut rest = blocks;
+        let done_before = |rest: &[Block<'_>]| blocks.len() - rest.len();
         while let Some(&(hash, _)) = rest.first() {
             let done = match self.find(place.domain, place.partition, hash) {
                 Some((number, position)) => {
                     let (number, position) = match position {
                         0 if rest.len() > 1 && self.absorb(place, number, rest, *last) => {
-                            let Some(found) = self.find(place.domain, place.partition, hash) else { return };
+                            let Some(found) = self.find(place.domain, place.partition, hash) else {
+                                return done_before(rest);
+                            };
                             found
                         }
                         _ => (number, position),
                     };
-                    let Some(slab) = self.slab(number) else { return };
+                    let Some(slab) = self.slab(number) else { return done_before(rest) };
                     let count = slab.matching(position, rest, |block| block.0);
                     let (stretch, _) = rest.split_at((count.max(1) as usize).min(rest.len()));
+                    let end = position + stretch.len() as u32;
+                    if spares_older && self.has_older(number, place.seat, (position, end), said.seen_us) {
+                        return done_before(rest);
+                    }
                     self.cover(number, position, place, stretch, said, digest, edits);
                     note(last, number, position, place, stretch);
                     stretch.len()
                 }
                 None => match self.bring(place, rest, said, last, digest, edits) {
                     Some(count) => count,
-                    None => return,
+                    None => return done_before(rest),
                 },
             };
             rest = rest.get(done..).unwrap_or(&[]);
         }
+        blocks.len()
     }
 
     /// Makes a seat hold blocks that are there from a position on.

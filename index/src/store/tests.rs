@@ -97,7 +97,7 @@ impl Walk {
         // At times a block a call.
         let by = if self.dice.one_in(3) { 1 } else { blocks.len() };
         for blocks in blocks.chunks(by) {
-            self.store.put(&place, blocks, said, &mut last, &mut digest, &mut edits);
+            self.store.put(&place, blocks, said, &mut last, &mut digest, &mut edits, false);
         }
         self.last[place.seat as usize] = last;
         let (mut added, mut born) = (0, 0);
@@ -237,7 +237,7 @@ fn what_came_block_by_block_is_put_together() {
     let mut put = |store: &mut Store, seen_us: u64, blocks: &[([u8; 8], i32)]| {
         let blocks: Vec<(&[u8], i32)> = blocks.iter().map(|(hash, tokens)| (hash.as_slice(), *tokens)).collect();
         let mut edits = Vec::new();
-        store.put(&place, &blocks, Said { seen_us, tier: 1, accesses: 0 }, &mut None, &mut digest, &mut edits);
+        store.put(&place, &blocks, Said { seen_us, tier: 1, accesses: 0 }, &mut None, &mut digest, &mut edits, false);
         sum = edits.iter().fold(sum, |sum, edit| sum.wrapping_add(edit.digest));
         held = edits.iter().fold(held, |held, edit| held + edit.added - edit.removed);
         sum
@@ -270,7 +270,7 @@ fn what_came_block_by_block_is_put_together() {
         let mut edits = Vec::new();
         let said = Said { seen_us: 200, tier: 1, accesses: 0 };
         let mut digest = EntryDigest::new(&[0; 16], &[1; 16]);
-        fresh.put(&place, &blocks, said, &mut None, &mut digest, &mut edits);
+        fresh.put(&place, &blocks, said, &mut None, &mut digest, &mut edits, false);
         edits.iter().fold(sum, |sum, edit| sum.wrapping_add(edit.digest))
     });
     assert_eq!(last, whole, "the digest is that of what was reported at once");

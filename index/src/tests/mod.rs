@@ -6,6 +6,7 @@ mod commands;
 mod damage;
 mod model;
 mod model_lookup;
+mod owed;
 mod readers;
 mod recorded;
 mod script;

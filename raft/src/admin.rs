@@ -4,11 +4,13 @@ use crate::backup;
 use crate::face::{MemberStatus, SubmitError};
 use crate::node::Node;
 use crate::operate::Ask;
+use crate::orders::answered_within;
 use prefixd_index::command::Command;
 use prefixd_index::policy::PolicySource;
 use prefixd_proto::admin as wire;
 use prefixd_proto::admin::admin_server::{Admin, AdminServer};
 use prefixd_proto::{patience, policy};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 /// Sweeps that one request proposes at most; each removes a slice.
@@ -72,10 +74,11 @@ impl Admin for AdminService {
         Ok(Response::new(wire::DigestResponse { index, digest: digest.to_be_bytes().to_vec() }))
     }
 
-    async fn sweep(&self, _request: Request<wire::SweepRequest>) -> Result<Response<wire::SweepResponse>, Status> {
+    async fn sweep(&self, request: Request<wire::SweepRequest>) -> Result<Response<wire::SweepResponse>, Status> {
+        let due = due(&request);
         let mut response = wire::SweepResponse::default();
         while response.sweeps < MAX_SWEEPS {
-            let done = self.0.propose_for(Command::Sweep).await.map_err(status_of)?;
+            let done = self.0.propose_by(Command::Sweep, due).await.map_err(status_of)?;
             response.sweeps += 1;
             response.entries_removed += done.reply.removed;
             if !done.reply.wants_sweep {
@@ -100,13 +103,14 @@ impl Admin for AdminService {
         &self,
         request: Request<wire::SetPolicyRequest>,
     ) -> Result<Response<wire::SetPolicyResponse>, Status> {
+        let due = due(&request);
         let document = request.into_inner().document;
         if document.len() > policy::MAX_BYTES {
             return Err(Status::invalid_argument(format!("the document is over {} bytes", policy::MAX_BYTES)));
         }
         let set = policy::decode(document.as_bytes()).map_err(Status::invalid_argument)?;
-        let index = self.0.propose(Command::SetPolicy(set)).await.map_err(status_of)?;
-        Ok(Response::new(wire::SetPolicyResponse { index }))
+        let done = self.0.propose_by(Command::SetPolicy(set), due).await.map_err(status_of)?;
+        Ok(Response::new(wire::SetPolicyResponse { index: done.index }))
     }
 
     async fn list_members(
@@ -159,6 +163,11 @@ pub(crate) fn member_to_wire(member: &MemberStatus) -> wire::MemberStatus {
         heard_ms: member.heard_ms,
         ..wire::MemberStatus::default()
     }
+}
+
+/// When a call must be answered at the latest for its caller to learn the answer, if the caller said how long it waits.
+fn due<T>(request: &Request<T>) -> Option<Instant> {
+    patience::of_caller(request.metadata()).map(|patience| Instant::now() + answered_within(patience))
 }
 
 fn status_of(error: SubmitError) -> Status {

@@ -284,14 +284,16 @@ impl Node {
 
     /// Proposes one command through the leader and returns its log index once it is committed and applied here.
     pub async fn propose(&self, command: Command) -> Result<u64, SubmitError> {
-        self.propose_for(command).await.map(|done| done.index)
+        self.propose_by(command, None).await.map(|done| done.index)
     }
 
-    pub(crate) async fn propose_for(&self, command: Command) -> Result<Done, SubmitError> {
+    /// The same for a caller who waits no longer than until `due`, if it said so.
+    pub(crate) async fn propose_by(&self, command: Command, due: Option<Instant>) -> Result<Done, SubmitError> {
         if let Some(refusal) = self.inner.no_room() {
             return Err(refusal);
         }
-        let until = Instant::now() + self.inner.config.timing.propose_timeout;
+        let own = Instant::now() + self.inner.config.timing.propose_timeout;
+        let until = due.map_or(own, |due| own.min(due));
         let bytes = record::encode_forward(&command).map_or(0, |bytes| bytes.len());
         let done = lanes::carry_until(&*self.inner, command, bytes, until).await?;
         match self.inner.applied(done.index, until).await {

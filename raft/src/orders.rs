@@ -175,11 +175,16 @@ impl Inner {
     }
 }
 
-/// How long an order may wait. The answer to a caller that waits less than this node would has to be on its way before
-/// its time is over, or it never learns what it waited for.
+/// How long an order may wait.
 fn wait(propose_timeout: Duration, patience: Option<Duration>) -> Duration {
     let ours = propose_timeout * PROPOSALS_WAITED;
-    patience.map_or(ours, |patience| ours.min(patience - (patience / 10).min(WAY_BACK)))
+    patience.map_or(ours, |patience| ours.min(answered_within(patience)))
+}
+
+/// The answer to a caller that waits so long has to be on its way before its time is over, or it never learns what it
+/// waited for.
+pub(crate) fn answered_within(patience: Duration) -> Duration {
+    patience - (patience / 10).min(WAY_BACK)
 }
 
 /// What earlier tries left unclear: an order whose answer was lost may have been carried out.

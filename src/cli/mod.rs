@@ -35,7 +35,7 @@ pub struct Cli {
 pub enum Command {
     /// Run one node; with no flags, a cluster of one on loopback.
     Serve(Box<ServeArgs>),
-    /// Ask a node how it is, by its node port.
+    /// Ask a node how it is, or give it or its cluster an order, by its node port.
     Ctl(ctl::Args),
     /// Make a cluster of one of this disk, after a quorum was lost for good.
     Recover(recover::Args),

@@ -1,7 +1,7 @@
 //! `prefixd ctl member` and `prefixd ctl transfer-leader`: shows the members and has the leader change them. Any node may
 //! be asked; it passes the order on. What a change refuses, and why, is the node's to say.
 
-use super::show;
+use super::{show, within};
 use crate::cli::{print, table};
 use crate::config::parse;
 use clap::Subcommand;
@@ -13,7 +13,7 @@ use prefixd_proto::admin::{
 use serde_json::{Value, json};
 use std::time::Duration;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Response, Status};
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -83,13 +83,6 @@ pub(super) async fn transfer(
 ) -> Result<bool, Status> {
     let request = TransferLeaderRequest { to: to.unwrap_or_default().to_owned(), forwarded: false };
     told(node.transfer_leader(within(patience, request)).await, as_json)
-}
-
-/// An order whose node knows when the caller will have given up.
-fn within<T>(patience: Duration, order: T) -> Request<T> {
-    let mut request = Request::new(order);
-    request.set_timeout(patience);
-    request
 }
 
 /// Turns "nobody has that name" into an answer that changed nothing, where that is as good.

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -94,6 +95,18 @@ enum What {
     },
 }
 
+impl What {
+    /// True for what may be done although no answer says so.
+    fn changes_something(&self) -> bool {
+        match self {
+            Self::Status | Self::Digest { .. } | Self::Backup(_) => false,
+            Self::Policy(what) => matches!(what, Policy::Set { .. }),
+            Self::Member(what) => !matches!(what, Member::List),
+            Self::Sweep | Self::TransferLeader { .. } => true,
+        }
+    }
+}
+
 /// Why there is no answer, for people.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
@@ -152,7 +165,7 @@ pub(crate) async fn ask(args: &Args) -> Result<bool, Fault> {
             Ok(true)
         }
         What::Sweep => {
-            let swept = node.sweep(SweepRequest {}).await.map_err(failed)?.into_inner();
+            let swept = node.sweep(within(args.patience(), SweepRequest {})).await.map_err(failed)?.into_inner();
             print::line(&show::sweep(&swept, args.json));
             Ok(true)
         }
@@ -162,7 +175,9 @@ pub(crate) async fn ask(args: &Args) -> Result<bool, Fault> {
         }
         What::Backup(backup) => Ok(backup::take(args, backup, node).await?),
         What::Policy(Policy::Get) => policy::get(node, args.json).await?.map_err(failed),
-        What::Policy(Policy::Set { file }) => policy::set(node, file, args.json).await?.map_err(failed),
+        What::Policy(Policy::Set { file }) => {
+            policy::set(node, file, args.patience(), args.json).await?.map_err(failed)
+        }
         What::Policy(Policy::Validate { file }) => Ok(policy::validate(file, args.json)?),
     }
 }
@@ -172,6 +187,13 @@ impl Args {
     fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
+}
+
+/// An order whose node knows when the caller will have given up.
+fn within<T>(patience: Duration, order: T) -> Request<T> {
+    let mut request = Request::new(order);
+    request.set_timeout(patience);
+    request
 }
 
 async fn connect(args: &Args, tls: Option<Arc<rustls::ClientConfig>>) -> Result<AdminClient<Channel>, String> {
@@ -200,9 +222,10 @@ fn failure(args: &Args, status: &tonic::Status) -> String {
         Failure::Broken(_) if args.tls_cert.is_none() => {
             format!("{told} A node port with TLS wants --tls-ca, --tls-cert and --tls-key")
         }
-        Failure::Deadline => {
+        Failure::Deadline if args.what.changes_something() => {
             format!("{told} (--timeout {}): what was asked for may be done all the same", args.timeout)
         }
+        Failure::Deadline => format!("{told} (--timeout {})", args.timeout),
         _ => told,
     }
 }

@@ -1,6 +1,7 @@
 //! `prefixd ctl policy`: shows the set that governs, replaces it, or judges a file without asking anybody. Files are
 //! read as the node reads its policy file, and the node judges what it is sent again.
 
+use super::within;
 use crate::cli::print;
 use crate::policy_file;
 use clap::Subcommand;
@@ -11,6 +12,7 @@ use prefixd_proto::policy;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -110,10 +112,11 @@ fn shown(answer: &GetPolicyResponse, as_json: bool) -> Result<String, String> {
 pub(super) async fn set(
     mut node: AdminClient<Channel>,
     file: &Path,
+    patience: Duration,
     as_json: bool,
 ) -> Result<Result<bool, Status>, String> {
     let document = Judged::read(file)?.into_document();
-    Ok(node.set_policy(SetPolicyRequest { document }).await.map(|answer| {
+    Ok(node.set_policy(within(patience, SetPolicyRequest { document })).await.map(|answer| {
         let index = answer.into_inner().index;
         print::line(&if as_json { pretty(&json!({"index": index})) } else { format!("committed at {index}") });
         true

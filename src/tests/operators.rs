@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::{Cli, Command, run};
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn parsed(line: &[&str]) -> Result<Command, clap::Error> {
@@ -38,7 +39,10 @@ async fn an_order_that_nobody_can_carry_out_is_answered_before_its_deadline() {
     let far = ("peers", "prefixd=127.0.0.1:1,other=127.0.0.1:2");
     let server = Server::unready(&[far, ("node_name", "prefixd")]).await;
     let node = server.bound.node.to_string();
-    for order in [&["transfer-leader"][..], &["member", "remove", "n9"]] {
+    let mut file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+    file.write_all(br#"{"version":7,"policies":[]}"#).unwrap();
+    let set = ["policy", "set", file.path().to_str().unwrap()];
+    for order in [&["transfer-leader"][..], &["member", "remove", "n9"], &["sweep"], &set] {
         let Command::Ctl(args) = parsed(&[&["ctl", "--admin", &node, "--timeout", "2"], order].concat()).unwrap()
         else {
             panic!("it is ctl")

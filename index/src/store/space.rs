@@ -14,11 +14,12 @@ const BLOCK: u32 = PAGE * BLOCK_PAGES;
 const CHUNK_PAGES: u32 = CHUNK_GRANULES / PAGE;
 /// After so many pages have become free, some are released if an eighth of all is free.
 const RELEASE_PAGES: u32 = 256;
-/// They are in runs of this length, of chunks of which so many are free: others are worth more as huge pages.
+/// They are in runs of this length.
 const RELEASE_RUN: u32 = 32;
-const THIN: u32 = CHUNK_PAGES / 4;
-/// A chunk of which fewer are free is to lie in a huge page again.
-const THICK: u32 = CHUNK_PAGES / 8;
+/// A chunk that was full and of which so many are free is worth less as a huge page than what is free of it.
+const THIN: u32 = CHUNK_PAGES / 4 * 3;
+/// A chunk of which fewer are free is full, and to lie in a huge page again.
+const FULL: u32 = CHUNK_PAGES / 8;
 /// So many chunks are looked through at a time.
 const RELEASE_CHUNKS: usize = 16;
 /// Sizes of pieces that blocks are cut into, in granules: the largest for each number of pieces.
@@ -40,6 +41,7 @@ struct Chunk {
     free: u32,
     /// How many have become free, or have come, since some were released last.
     loose: u32,
+    was_full: bool,
     /// True when it isn't to lie in a huge page: the system would fill what was released of it in the background.
     is_thin: bool,
 }
@@ -131,11 +133,12 @@ impl Space {
             let number = self.next % self.chunks.len();
             self.next = number + 1;
             let chunk = &mut self.chunks[number];
-            if chunk.loose < RELEASE_RUN || chunk.free < THIN {
+            if chunk.loose < RELEASE_RUN {
                 continue;
             }
             chunk.loose = 0;
-            if !std::mem::replace(&mut chunk.is_thin, true) {
+            if chunk.was_full && !chunk.is_thin && chunk.free >= THIN {
+                chunk.is_thin = true;
                 memory.thin(number as u32);
             }
             let first = number as u32 * CHUNK_PAGES;
@@ -209,7 +212,7 @@ impl Space {
                 // Granule 0 means "none" in every word that names a piece: its page is nobody's.
                 let skipped = u32::from(first == 0);
                 let free = CHUNK_PAGES - skipped;
-                self.chunks.push(Chunk { free, loose: free, is_thin: false });
+                self.chunks.push(Chunk { free, loose: free, was_full: false, is_thin: false });
                 self.free_pages += free;
                 self.free.insert(first + skipped, free);
                 self.free.iter().find_map(fit)?
@@ -226,9 +229,11 @@ impl Space {
         let number = begin / CHUNK_PAGES;
         let chunk = self.chunks.get_mut(number as usize)?;
         chunk.free -= count;
-        if chunk.is_thin && chunk.free < THICK {
-            chunk.is_thin = false;
-            memory.thicken(number);
+        if chunk.free < FULL {
+            chunk.was_full = true;
+            if std::mem::take(&mut chunk.is_thin) {
+                memory.thicken(number);
+            }
         }
         Some(begin)
     }
@@ -300,7 +305,7 @@ mod tests {
         let mut held: Vec<u32> = (0..127).map(|_| space.take(&memory, BLOCK).unwrap()).collect();
         held.extend((0..128).map(|_| space.take(&memory, BLOCK).unwrap()));
         assert_eq!(is_thin(&space), [false, false]);
-        while held.len() > 127 + 20 {
+        while held.len() > 127 {
             space.give(&memory, held.pop().unwrap(), BLOCK);
         }
         assert_eq!(is_thin(&space), [false, true], "what is full stays as it is");

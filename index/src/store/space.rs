@@ -16,7 +16,7 @@ const CHUNK_PAGES: u32 = CHUNK_GRANULES / PAGE;
 const RELEASE_PAGES: u32 = 256;
 /// They are in runs of this length.
 const RELEASE_RUN: u32 = 32;
-/// A chunk that was full and of which so many are free is worth less as a huge page than what is free of it.
+/// A chunk that was half full once and of which so many are free is worth less as a huge page than what is free of it.
 const THIN: u32 = CHUNK_PAGES / 4 * 3;
 /// A chunk of which fewer are free is full, and to lie in a huge page again.
 const FULL: u32 = CHUNK_PAGES / 8;
@@ -41,7 +41,8 @@ struct Chunk {
     free: u32,
     /// How many have become free, or have come, since some were released last.
     loose: u32,
-    was_full: bool,
+    /// True when half of it was in use once.
+    was_used: bool,
     /// True when it isn't to lie in a huge page: the system would fill what was released of it in the background.
     is_thin: bool,
 }
@@ -137,7 +138,7 @@ impl Space {
                 continue;
             }
             chunk.loose = 0;
-            if chunk.was_full && !chunk.is_thin && chunk.free >= THIN {
+            if chunk.was_used && !chunk.is_thin && chunk.free >= THIN {
                 chunk.is_thin = true;
                 memory.thin(number as u32);
             }
@@ -212,7 +213,7 @@ impl Space {
                 // Granule 0 means "none" in every word that names a piece: its page is nobody's.
                 let skipped = u32::from(first == 0);
                 let free = CHUNK_PAGES - skipped;
-                self.chunks.push(Chunk { free, loose: free, was_full: false, is_thin: false });
+                self.chunks.push(Chunk { free, loose: free, was_used: false, is_thin: false });
                 self.free_pages += free;
                 self.free.insert(first + skipped, free);
                 self.free.iter().find_map(fit)?
@@ -229,11 +230,10 @@ impl Space {
         let number = begin / CHUNK_PAGES;
         let chunk = self.chunks.get_mut(number as usize)?;
         chunk.free -= count;
-        if chunk.free < FULL {
-            chunk.was_full = true;
-            if std::mem::take(&mut chunk.is_thin) {
-                memory.thicken(number);
-            }
+        chunk.was_used |= chunk.free < CHUNK_PAGES / 2;
+        if chunk.is_thin && chunk.free < FULL {
+            chunk.is_thin = false;
+            memory.thicken(number);
         }
         Some(begin)
     }

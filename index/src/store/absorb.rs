@@ -56,7 +56,7 @@ impl Store {
         }
         let is_worth_it = short * LEAST_SHARE >= total && pieces.len() > 1;
         let is_alike = pieces.iter().all(|piece| piece.span.accesses == first.span.accesses);
-        is_worth_it && is_alike && self.put_together(&pieces, total, width).is_some()
+        is_worth_it && is_alike && self.put_together(place, &pieces, total, width).is_some()
     }
 
     fn piece(&self, place: &Place, number: u32) -> Option<Piece> {
@@ -69,7 +69,7 @@ impl Store {
 
     /// Makes one slab of pieces, under the number of the one that was seen longest ago, as orders have that where it is or
     /// before.
-    fn put_together(&mut self, pieces: &[Piece], total: u32, width: u32) -> Option<()> {
+    fn put_together(&mut self, place: &Place, pieces: &[Piece], total: u32, width: u32) -> Option<()> {
         let number = pieces.iter().min_by_key(|piece| piece.span.seen_us)?.number;
         let record = *self.record(number)?;
         let shared = Arc::clone(&self.shared);
@@ -104,7 +104,7 @@ impl Store {
             }
             let slab = Slab::at(memory, old);
             for at in 0..piece.used {
-                let hash = table.hash(record.domain, &slab.hash(at));
+                let hash = table.hash(place.domain, &slab.hash(at));
                 let places = (At { granule: old, position: at }, At { granule: target, position });
                 self.keys.repoint(table, memory, hash, places);
                 position += 1;

@@ -2,11 +2,11 @@
 //! published is one word in place where that says it, else a new array by one store of its address. It says what changed, and counts
 //! nothing itself.
 
+use super::Store;
 use super::memory::GRANULE_WORDS;
 use super::slab::{self, SHAPE, SPANS, Shape, Slab};
 use super::span::{self, SPAN_WORDS, Span};
 use super::table::{At, Shared};
-use super::{Record, Store};
 use crate::digest::EntryDigest;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -167,7 +167,8 @@ impl Store {
 
     /// Removes a slab that nobody holds anything of any more, with its keys. Readers that are in it see it as it was.
     fn kill(&mut self, number: u32, slab: &Slab<'_>) {
-        let Some(Record { domain, granule, .. }) = self.records.remove(number) else { return };
+        let Some(record) = self.records.remove(number) else { return };
+        let (domain, granule) = (self.records.domain(&record), record.granule);
         let shape = slab.shape();
         let shared = Arc::clone(&self.shared);
         let Shared { memory, table, .. } = &*shared;
@@ -213,6 +214,7 @@ impl Store {
             to.push(is_held(at).then_some(next));
             next += u32::from(is_held(at));
         }
+        let domain = self.records.domain(&record);
         let target = self.blank(number, &record, shape.width, record.held)?;
         let shared = Arc::clone(&self.shared);
         let Shared { memory, table, .. } = &*shared;
@@ -233,7 +235,7 @@ impl Store {
             record.granule = target;
         }
         for (position, to) in (0..).zip(&to) {
-            let hash = table.hash(record.domain, &slab.hash(position));
+            let hash = table.hash(domain, &slab.hash(position));
             let old = At { granule: record.granule, position };
             match *to {
                 Some(to) => self.keys.repoint(table, memory, hash, (old, At { granule: target, position: to })),

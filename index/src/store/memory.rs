@@ -142,6 +142,22 @@ impl Memory {
         let words = self.words(granule, 0, granules as usize * GRANULE_WORDS);
         advise(words.as_ptr().cast_mut(), size_of_val(words), Advice::Unneeded);
     }
+
+    /// Asks that a chunk isn't backed by a huge page any more: the system would make one of it in its own time, with what
+    /// was released of it filled in again.
+    pub(crate) fn thin(&self, chunk: u32) {
+        self.advise_chunk(chunk, Advice::Small);
+    }
+
+    /// Asks that a chunk is backed by a huge page again.
+    pub(crate) fn thicken(&self, chunk: u32) {
+        self.advise_chunk(chunk, Advice::Huge);
+    }
+
+    fn advise_chunk(&self, chunk: u32, advice: Advice) {
+        let words = self.words(chunk.saturating_mul(CHUNK_GRANULES), 0, CHUNK_WORDS);
+        advise(words.as_ptr().cast_mut(), size_of_val(words), advice);
+    }
 }
 
 impl Drop for Memory {
@@ -161,6 +177,8 @@ impl Drop for Memory {
 enum Advice {
     /// Random accesses profit from huge pages.
     Huge,
+    /// Memory that is partly given back doesn't.
+    Small,
     /// What the range holds is not needed any more.
     Unneeded,
 }
@@ -170,20 +188,22 @@ fn advise(words: *mut AtomicU64, bytes: usize, advice: Advice) {
     const PAGE_BYTES: usize = 4_096;
     const MADV_DONTNEED: i32 = 4;
     const MADV_HUGEPAGE: i32 = 14;
+    const MADV_NOHUGEPAGE: i32 = 15;
     // SAFETY: this is the C library's madvise, which std links.
     unsafe extern "C" {
         fn madvise(address: *mut std::ffi::c_void, length: usize, advice: i32) -> i32;
     }
     let advice = match advice {
         Advice::Huge => MADV_HUGEPAGE,
+        Advice::Small => MADV_NOHUGEPAGE,
         Advice::Unneeded => MADV_DONTNEED,
     };
     if !words.addr().is_multiple_of(PAGE_BYTES) || !bytes.is_multiple_of(PAGE_BYTES) || bytes == 0 {
         return;
     }
-    // SAFETY: the range is whole pages of one chunk, which is private anonymous memory of ours. MADV_HUGEPAGE changes how
-    // it is backed. After MADV_DONTNEED it stays mapped and reads as zeroes, which are words (1), and which to a reader is
-    // no different from stores by the writer.
+    // SAFETY: the range is whole pages of one chunk, which is private anonymous memory of ours. MADV_HUGEPAGE and
+    // MADV_NOHUGEPAGE change how it is backed. After MADV_DONTNEED it stays mapped and reads as zeroes, which are words
+    // (1), and which to a reader is no different from stores by the writer.
     let _ = unsafe { madvise(words.cast(), bytes, advice) };
 }
 
@@ -222,6 +242,10 @@ mod tests {
         assert!([0, 7].contains(&memory.line(64)[0].load(Ordering::Relaxed)));
         assert_eq!(memory.line(128)[0].load(Ordering::Relaxed), 8);
         memory.line(64)[0].store(9, Ordering::Relaxed);
+        assert_eq!(memory.line(64)[0].load(Ordering::Relaxed), 9);
+        memory.thin(0);
+        memory.thicken(0);
+        memory.thin(9);
         assert_eq!(memory.line(64)[0].load(Ordering::Relaxed), 9);
         memory.release(65, 10);
         assert_eq!(memory.line(128)[0].load(Ordering::Relaxed), 8, "parts of pages stay");

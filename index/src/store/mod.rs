@@ -109,6 +109,11 @@ impl Store {
         self.records.get(number)
     }
 
+    /// True when there is a slab of this number, of a partition of that domain.
+    fn is_of(&self, number: u32, domain: u64) -> bool {
+        self.record(number).is_some_and(|record| self.records.domain(record) == domain)
+    }
+
     fn slab(&self, number: u32) -> Option<Slab<'_>> {
         self.record(number).map(|record| Slab::at(&self.shared.memory, record.granule))
     }
@@ -152,7 +157,7 @@ impl Store {
         let _ = table.find(memory, table.hash(domain, hash), |at| {
             let slab = slab::slab_at(memory, at);
             let number = slab.number();
-            if slab.holds(at.position, hash) && self.record(number).is_some_and(|record| record.domain == domain) {
+            if slab.holds(at.position, hash) && self.is_of(number, domain) {
                 found.push((number, at.position));
             }
             false
@@ -192,7 +197,7 @@ impl Store {
     /// hash. Within a span that is its last position: what [`put`] makes one span has token counts that rise, or are
     /// equal while hashes fall.
     pub(crate) fn first_of(&self, number: u32, (domain, seat): (u64, u32), by_use: bool) -> Option<First> {
-        self.record(number).filter(|record| record.domain == domain)?;
+        self.is_of(number, domain).then_some(())?;
         let key = |span: &Span| -> Rank {
             let accesses = if by_use { span.accesses } else { 0 };
             (accesses, span.seen_us, std::cmp::Reverse(span.tokens(span.end - 1)))
@@ -223,7 +228,7 @@ impl Store {
         (domain, seat): (u64, u32),
         seen_us: u64,
     ) -> impl Iterator<Item = Span> + '_ {
-        let is_own = self.record(number).is_some_and(|record| record.domain == domain);
+        let is_own = self.is_of(number, domain);
         self.spans_of(number, seat).filter(move |span| is_own && span.seen_us == seen_us)
     }
 
@@ -237,7 +242,7 @@ impl Store {
         let slab = self.slab(number)?;
         if let [only] = slab.spans() {
             let Span { seat, .. } = span::read(only);
-            let domain = self.record(number)?.domain;
+            let domain = self.records.domain(self.record(number)?);
             return self.first_of(number, (domain, seat), false);
         }
         let spans = slab.spans().iter().map(span::read);

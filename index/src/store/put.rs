@@ -221,6 +221,7 @@ impl Store {
             return Some(());
         }
         let positions = positions.max((shape.used * 3 / 2).min(slab::most_positions(shape.width)));
+        let domain = self.records.domain(&record);
         let target = self.blank(number, &record, shape.width, positions)?;
         let new = Slab::at(memory, target);
         for position in 0..shape.used {
@@ -235,7 +236,7 @@ impl Store {
             record.granule = target;
         }
         for position in 0..shape.used {
-            let hash = table.hash(record.domain, &slab.hash(position));
+            let hash = table.hash(domain, &slab.hash(position));
             let at = |granule| At { granule, position };
             self.keys.repoint(table, memory, hash, (at(record.granule), at(target)));
         }
@@ -263,12 +264,13 @@ impl Store {
     /// A slab without positions.
     fn new_slab(&mut self, place: &Place, width: u32, positions: u32) -> Option<u32> {
         let number = self.records.next()?;
-        let record = Record { granule: 0, partition: place.partition_at, domain: place.domain, held: 0 };
+        let record = Record { granule: 0, partition: place.partition_at, held: 0 };
         let granule = self.blank(number, &record, width, positions)?;
         Slab::at(&self.shared.memory, granule).header[PARTITION].store(place.partition, Ordering::Relaxed);
         if let Some(watch) = &mut self.watch {
             watch.keep(number, 0, || None);
         }
+        self.records.set_domain(place.partition_at, place.domain);
         self.records.insert(Record { granule, ..record });
         Some(number)
     }

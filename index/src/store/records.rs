@@ -9,14 +9,13 @@ pub(super) struct Record {
     /// Its first granule; 0 when the number is nobody's.
     pub(super) granule: u32,
     pub(super) partition: u32,
-    pub(super) domain: u64,
     /// Positions that somebody holds.
     pub(super) held: u32,
 }
 
-const VACANT: Record = Record { granule: 0, partition: 0, domain: 0, held: 0 };
-/// Room for so many records is kept in any case.
-const KEPT: usize = 4_096;
+const VACANT: Record = Record { granule: 0, partition: 0, held: 0 };
+/// Room for so many records more than half of those that there are is kept in any case.
+const KEPT: usize = 2_048;
 
 /// The records of all slabs.
 #[derive(Default)]
@@ -24,9 +23,27 @@ pub(super) struct Records {
     places: Vec<Record>,
     /// Numbers below the end that are nobody's.
     free: Lowest,
+    /// The domain of each partition, by the partition's number.
+    domains: Vec<u64>,
 }
 
 impl Records {
+    /// The domain of a slab's partition.
+    pub(super) fn domain(&self, record: &Record) -> u64 {
+        self.domains.get(record.partition as usize).copied().unwrap_or(0)
+    }
+
+    /// Notes the domain of a partition, whose number may have been another's of which nothing is left.
+    pub(super) fn set_domain(&mut self, partition: u32, domain: u64) {
+        let at = partition as usize;
+        if self.domains.len() <= at {
+            self.domains.resize(at + 1, 0);
+        }
+        if let Some(place) = self.domains.get_mut(at) {
+            *place = domain;
+        }
+    }
+
     /// One above the highest number.
     pub(super) fn end(&self) -> u32 {
         // `next` never gives a higher one.
@@ -55,7 +72,13 @@ impl Records {
                     *place = record;
                 }
             }
-            None => self.places.push(record),
+            None => {
+                // By an eighth at a time: little room lies idle, and it may be as much as there is of anything.
+                if self.places.len() == self.places.capacity() {
+                    self.places.reserve_exact((self.places.len() / 8).max(64));
+                }
+                self.places.push(record);
+            }
         }
     }
 
@@ -65,8 +88,8 @@ impl Records {
         self.free.insert(number);
         let end = self.free.cut(self.end());
         self.places.truncate(end as usize);
-        if self.places.capacity() > KEPT.max(self.places.len() * 4) {
-            self.places.shrink_to(self.places.len() * 2);
+        if self.places.capacity() > KEPT + self.places.len() * 3 / 2 {
+            self.places.shrink_to(self.places.len() * 9 / 8);
             self.free.shrink_to(end);
         }
         Some(record)

@@ -12,9 +12,16 @@ const BLOCK_PAGES: u32 = 4;
 /// Granules of a block.
 const BLOCK: u32 = PAGE * BLOCK_PAGES;
 const CHUNK_PAGES: u32 = CHUNK_GRANULES / PAGE;
-/// After so many pages have become free, those in runs of this length are released if an eighth of all is free.
+/// After so many pages have become free, some are released if an eighth of all is free.
 const RELEASE_PAGES: u32 = 256;
+/// They are in runs of this length.
 const RELEASE_RUN: u32 = 32;
+/// A chunk that was half full once and of which so many are free is worth less as a huge page than what is free of it.
+const THIN: u32 = CHUNK_PAGES / 4 * 3;
+/// A chunk of which fewer are free is full, and to lie in a huge page again.
+const FULL: u32 = CHUNK_PAGES / 8;
+/// So many chunks are looked through at a time.
+const RELEASE_CHUNKS: usize = 16;
 /// Sizes of pieces that blocks are cut into, in granules: the largest for each number of pieces.
 const SIZES: [u32; 28] =
     [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 21, 23, 25, 28, 32, 36, 42, 51, 64];
@@ -28,9 +35,21 @@ struct Block {
     free: [u64; 4],
 }
 
+/// What the system knows of a chunk.
+struct Chunk {
+    /// Its free pages.
+    free: u32,
+    /// How many have become free, or have come, since some were released last.
+    loose: u32,
+    /// True when half of it was in use once.
+    was_used: bool,
+    /// True when it isn't to lie in a huge page: the system would fill what was released of it in the background.
+    is_thin: bool,
+}
+
 /// The allocator.
 pub(crate) struct Space {
-    chunks: u32,
+    chunks: Vec<Chunk>,
     /// Runs of free pages: first page to their number. None crosses a chunk's end.
     free: BTreeMap<u32, u32>,
     blocks: Vec<Option<Box<Block>>>,
@@ -38,22 +57,28 @@ pub(crate) struct Space {
     open: [BTreeSet<u32>; SIZES.len()],
     classes: [u8; MAX_SMALL as usize + 1],
     used_granules: u64,
-    /// Pages that have become free since some were released last.
+    /// Free pages of all chunks.
+    free_pages: u32,
+    /// Pages that have become free since chunks were looked through last.
     loose: u32,
+    /// The chunk that is looked at next.
+    next: usize,
 }
 
 impl Space {
     pub(crate) fn new() -> Self {
         let class = |granules: usize| SIZES.partition_point(|&size| (size as usize) < granules);
         Self {
-            chunks: 0,
+            chunks: Vec::new(),
             free: BTreeMap::new(),
             blocks: Vec::new(),
             open: Default::default(),
             // There are 28 classes.
             classes: std::array::from_fn(|granules| class(granules) as u8),
             used_granules: 0,
+            free_pages: 0,
             loose: 0,
+            next: 0,
         }
     }
 
@@ -94,18 +119,31 @@ impl Space {
             Some(class) => self.give_small(first, class),
             None => self.give_pages(first / PAGE, granules.div_ceil(PAGE)),
         }
-        self.release(memory);
+        if self.loose >= RELEASE_PAGES {
+            self.loose = 0;
+            self.release(memory);
+        }
     }
 
-    /// Lets the system have long runs of free pages, if enough has become free and much is.
+    /// Lets the system have long runs of free pages, if many are free.
     fn release(&mut self, memory: &Memory) {
-        if self.loose < RELEASE_PAGES {
-            return;
-        }
-        self.loose = 0;
-        let free: u32 = self.free.values().sum();
-        if free >= self.chunks * CHUNK_PAGES / 8 {
-            let runs = self.free.iter().filter(|(_, len)| **len >= RELEASE_RUN);
+        for _ in 0..RELEASE_CHUNKS.min(self.chunks.len()) {
+            if (self.free_pages as usize) < self.chunks.len() * CHUNK_PAGES as usize / 8 {
+                return;
+            }
+            let number = self.next % self.chunks.len();
+            self.next = number + 1;
+            let chunk = &mut self.chunks[number];
+            if chunk.loose < RELEASE_RUN {
+                continue;
+            }
+            chunk.loose = 0;
+            if chunk.was_used && !chunk.is_thin && chunk.free >= THIN {
+                chunk.is_thin = true;
+                memory.thin(number as u32);
+            }
+            let first = number as u32 * CHUNK_PAGES;
+            let runs = self.free.range(first..first + CHUNK_PAGES).filter(|(_, len)| **len >= RELEASE_RUN);
             runs.for_each(|(first, len)| memory.release(first * PAGE, len * PAGE));
         }
     }
@@ -171,11 +209,13 @@ impl Space {
         let (first, len, begin) = match self.free.iter().find_map(fit) {
             Some(found) => found,
             None => {
-                let first = memory.grow(self.chunks)? / PAGE;
-                self.chunks += 1;
+                let first = memory.grow(u32::try_from(self.chunks.len()).ok()?)? / PAGE;
                 // Granule 0 means "none" in every word that names a piece: its page is nobody's.
                 let skipped = u32::from(first == 0);
-                self.free.insert(first + skipped, CHUNK_PAGES - skipped);
+                let free = CHUNK_PAGES - skipped;
+                self.chunks.push(Chunk { free, loose: free, was_used: false, is_thin: false });
+                self.free_pages += free;
+                self.free.insert(first + skipped, free);
                 self.free.iter().find_map(fit)?
             }
         };
@@ -186,11 +226,25 @@ impl Space {
         if begin + count < first + len {
             self.free.insert(begin + count, first + len - begin - count);
         }
+        self.free_pages -= count;
+        let number = begin / CHUNK_PAGES;
+        let chunk = self.chunks.get_mut(number as usize)?;
+        chunk.free -= count;
+        chunk.was_used |= chunk.free < CHUNK_PAGES / 2;
+        if chunk.is_thin && chunk.free < FULL {
+            chunk.is_thin = false;
+            memory.thicken(number);
+        }
         Some(begin)
     }
 
     fn give_pages(&mut self, mut first: u32, mut count: u32) {
         self.loose += count;
+        self.free_pages += count;
+        if let Some(chunk) = self.chunks.get_mut((first / CHUNK_PAGES) as usize) {
+            chunk.free += count;
+            chunk.loose += count;
+        }
         let is_one_chunk = |a: u32, b: u32| a / CHUNK_PAGES == b / CHUNK_PAGES;
         if let Some((&before, &len)) = self.free.range(..first).next_back()
             && before + len == first
@@ -239,6 +293,27 @@ mod tests {
         }
         held.into_iter().for_each(|(first, granules)| space.give(&memory, first, granules));
         assert_eq!(space.used_granules(), 0, "everything is back");
-        assert_eq!(space.free.values().sum::<u32>() + 1, space.chunks * CHUNK_PAGES);
+        assert_eq!(space.free.values().sum::<u32>() + 1, space.chunks.len() as u32 * CHUNK_PAGES);
+        assert_eq!(space.free_pages, space.free.values().sum::<u32>());
+        assert_eq!(space.free_pages, space.chunks.iter().map(|chunk| chunk.free).sum::<u32>());
+    }
+
+    #[test]
+    fn a_chunk_that_is_mostly_free_is_thin_until_it_fills() {
+        let (memory, mut space) = (Memory::new(), Space::new());
+        let is_thin = |space: &Space| space.chunks.iter().map(|chunk| chunk.is_thin).collect::<Vec<_>>();
+        let mut held: Vec<u32> = (0..127).map(|_| space.take(&memory, BLOCK).unwrap()).collect();
+        held.extend((0..128).map(|_| space.take(&memory, BLOCK).unwrap()));
+        assert_eq!(is_thin(&space), [false, false]);
+        while held.len() > 127 {
+            space.give(&memory, held.pop().unwrap(), BLOCK);
+        }
+        assert_eq!(is_thin(&space), [false, true], "what is full stays as it is");
+        while held.len() < 127 + 128 - 16 {
+            held.push(space.take(&memory, BLOCK).unwrap());
+            assert!(is_thin(&space)[1], "not yet");
+        }
+        held.push(space.take(&memory, BLOCK).unwrap());
+        assert_eq!(is_thin(&space), [false, false]);
     }
 }

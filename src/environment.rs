@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn the_image_and_the_page_for_operators_say_the_same() {
-        let text = |path| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let text = |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
         let (image, page) = (text("deploy/Dockerfile"), text("docs/OPERATIONS.md"));
         for (name, value) in NODE_ENVIRONMENT {
             assert!(image.contains(&format!("\nENV {name}={value}\n")), "the image doesn't set {name}");

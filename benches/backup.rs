@@ -107,6 +107,7 @@ fn timed(arguments: &[&str]) -> Result<(Value, Duration), Fault> {
 async fn bench(entries: u64) -> Result<(), Fault> {
     let dir = tempfile::tempdir()?;
     let text = |name: &str| dir.path().join(name).display().to_string();
+    println!("environment: {}", served::environment());
     let served = Served::start(dir.path(), &["--max-index-entries=0".into(), "--default-ttl=24h".into()])?;
     let mut client = served.client().await?;
     let began = Instant::now();

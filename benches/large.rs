@@ -149,6 +149,7 @@ async fn measure(dir: &Path, entries: u64) -> Result<(), Fault> {
             format!("--snapshot-log-entries={snapshot_after}"),
         ]
     };
+    println!("environment: {}", served::environment());
     let node = Served::start(dir, &flags(SNAPSHOT_LOG_ENTRIES))?;
     let empty = node.memory_bytes("VmRSS")?;
     let mut client = node.client().await?;

@@ -1,5 +1,6 @@
 //! A node that a bench measures: the shipped binary as a process of its own, on ports of the system's choice.
 
+use prefixd::environment::{NODE_ENVIRONMENT, missing};
 use prefixd_proto::inferencecache::inference_cache_client::InferenceCacheClient;
 use serde_json::Value;
 use std::error::Error;
@@ -11,6 +12,18 @@ use tonic::transport::{Channel, Endpoint};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Fault = Box<dyn Error + Send + Sync>;
+
+/// What nodes have in their environment that their memory depends on: what is set where the bench runs, else what whoever
+/// starts a node gives it.
+pub fn environment() -> String {
+    let value = |name: &str, value: &str| std::env::var(name).unwrap_or_else(|_| value.to_owned());
+    let given = NODE_ENVIRONMENT.map(|(name, default)| format!("{name}={}", value(name, default)));
+    let ours = |(name, value): (String, String)| {
+        let is_known = NODE_ENVIRONMENT.iter().any(|(known, _)| *known == name);
+        (name.starts_with("MIMALLOC_") && !is_known).then(|| format!("{name}={value}"))
+    };
+    given.into_iter().chain(std::env::vars().filter_map(ours)).collect::<Vec<_>>().join(" ")
+}
 
 /// The node, ended with the bench.
 pub struct Served {
@@ -38,6 +51,7 @@ impl Served {
             .arg(format!("--data-dir={}", dir.join("data").display()))
             .args(is_quiet.then_some("--log-level=warn"))
             .args(flags)
+            .envs(missing(|name| std::env::var_os(name).is_some()))
             .stdout(Stdio::null())
             .spawn()?;
         let mut served = Self { child, addrs: Value::Null };

@@ -118,6 +118,7 @@ async fn ask(
 
 async fn bench(speedup: f64) -> Result<(), Fault> {
     let dir = tempfile::tempdir()?;
+    println!("environment: {}", served::environment());
     let served = start(dir.path(), speedup)?;
     let policy = json!({"version": 7, "policies": [{"namespace": "lfu", "eviction": "lfu"}]});
     ureq::post(&served.url("internal", "/policy")?).send(policy.to_string())?;

@@ -7,6 +7,7 @@ pub mod auth;
 pub mod cli;
 pub mod config;
 pub mod ctl;
+pub mod environment;
 pub mod grpc;
 pub mod http;
 pub mod metrics;

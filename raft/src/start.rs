@@ -113,6 +113,13 @@ fn open_disk(config: &NodeConfig, options: impl Fn(u128) -> LogOptions, hash_see
             identity.node_name
         )));
     }
+    // Who loads a snapshot below does the same thereby. Without room for it the first snapshot will say so.
+    if log.is_ok()
+        && snapshots.latest().is_none()
+        && let Err(error) = snapshots.warm_up()
+    {
+        tracing::debug!(%error, "snapshots could not be warmed up");
+    }
     let has_peers = config.peers.iter().any(|peer| peer.name != config.node_name);
     let mut loaded = load_snapshot((&config.data_dir, has_peers), &identity, log.as_ref().ok(), &snapshots, hash_seed)?;
     loaded.set_aside += set_aside.len() as u64;

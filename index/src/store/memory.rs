@@ -5,8 +5,9 @@
 //!
 //! Invariants, on which each block below rests:
 //!
-//! 1. An entry of `chunks` is null or points to `CHUNK_WORDS` initialised `AtomicU64`s, aligned to `CHUNK_BYTES`.
-//!    It is written once, by [`Memory::grow`], from null, with release; readers load it with acquire.
+//! 1. An entry of `chunks` is null or points to `CHUNK_WORDS` initialised `AtomicU64`s, aligned to `CHUNK_BYTES`, the
+//!    second half of a block of `BLOCK`. It is written once, by [`Memory::grow`], from null, with release; readers load
+//!    it with acquire.
 //! 2. Chunks are freed in `drop` alone, which has the region to itself; every borrow of a word is bounded by a borrow
 //!    of the region.
 //! 3. Offsets within a chunk are masked to its size, and slices are cut at its end.
@@ -38,7 +39,10 @@ pub(crate) struct Memory {
     chunks: Box<[AtomicPtr<AtomicU64>]>,
 }
 
-const LAYOUT: Layout = match Layout::from_size_align(CHUNK_BYTES, CHUNK_BYTES) {
+/// What is allocated for a chunk: its size twice, of which the first half stays as it is. An allocator may write to the
+/// beginning of what it hands out (mimalloc keeps the list of what is free there), and a page that was touched before the
+/// system is asked for a huge one stays small. Nobody touches the first half else, so it takes a page and addresses.
+const BLOCK: Layout = match Layout::from_size_align(2 * CHUNK_BYTES, CHUNK_BYTES) {
     Ok(layout) => layout,
     Err(_) => panic!("a chunk's size is a power of two"),
 };
@@ -53,10 +57,12 @@ impl Memory {
     pub(crate) fn grow(&self, chunk: u32) -> Option<u32> {
         let place = self.chunks.get(chunk as usize).filter(|place| place.load(Ordering::Acquire).is_null())?;
         // SAFETY: the layout's size isn't 0.
-        let words = unsafe { alloc(LAYOUT) }.cast::<AtomicU64>();
-        if words.is_null() {
+        let block = unsafe { alloc(BLOCK) };
+        if block.is_null() {
             return None;
         }
+        // SAFETY: the middle of the block, which is as aligned as the block is.
+        let words = unsafe { block.add(CHUNK_BYTES) }.cast::<AtomicU64>();
         // Before anything touches it: pages that are there already stay small ones.
         advise(words, CHUNK_BYTES, Advice::Huge);
         // SAFETY: allocated just now with room for so many words, and nobody else knows of it.
@@ -66,7 +72,7 @@ impl Memory {
             Ok(_) => Some(chunk * CHUNK_GRANULES),
             Err(_) => {
                 // SAFETY: allocated above with this layout, and published to nobody.
-                unsafe { dealloc(words.cast(), LAYOUT) };
+                unsafe { dealloc(block, BLOCK) };
                 None
             }
         }
@@ -165,8 +171,9 @@ impl Drop for Memory {
         for place in &mut self.chunks {
             let words = *place.get_mut();
             if !words.is_null() {
-                // SAFETY: allocated in `grow` with this layout (1), freed here alone, and nobody else is left (2).
-                unsafe { dealloc(words.cast(), LAYOUT) };
+                // SAFETY: the second half of a block that was allocated in `grow` with this layout (1); freed here
+                // alone, and nobody else is left (2).
+                unsafe { dealloc(words.cast::<u8>().sub(CHUNK_BYTES), BLOCK) };
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::super::print;
 use super::PARENT_VARIABLE;
 use super::plan::Node;
+use crate::environment;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::io;
@@ -68,6 +69,7 @@ impl Child {
             .args(&node.arguments)
             .env(PARENT_VARIABLE, std::process::id().to_string())
             .env_remove("PREFIXD_ADDR_FILE")
+            .envs(environment::missing(|name| std::env::var_os(name).is_some()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -31,6 +31,8 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// takes a bounded number of openings.
 const REOPEN_AFTER_BYTES: u64 = 4 << 20;
 const REOPEN_AFTER_SHARE: u64 = 64;
+/// A chunk that is written is in memory twice: in the cache, and in a buffer until the disk has it.
+const COPIES_WRITTEN: u64 = 2;
 /// Chunks that are read at a time.
 const CHUNKS_AHEAD: usize = 64;
 /// What is replaced in one epoch goes when the second one after it begins.
@@ -74,7 +76,7 @@ impl Engine {
         assert!(chunk.len() <= CHUNK_BYTES, "a chunk of {} bytes would become a blob file", chunk.len());
         let mut opened = self.lock();
         let opened = self.with_cache_room(&mut opened)?;
-        opened.cached_bytes += chunk.len() as u64;
+        opened.cached_bytes += chunk.len() as u64 * COPIES_WRITTEN;
         guarded(&self.path, "write", || {
             opened.db.insert(number.to_be_bytes(), chunk)?;
             free_replaced();

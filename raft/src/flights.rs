@@ -3,6 +3,10 @@
 
 use tokio::sync::mpsc;
 
+/// What carries less than this part of what is under way had better wait for more to come, or for one to land: under load, one
+/// each for whatever comes in meanwhile would cost everybody more than it says.
+const LEAST_SHARE: usize = 2;
+
 /// The count of one loop.
 pub(crate) struct Flights {
     most: usize,
@@ -37,9 +41,9 @@ impl Flights {
         self.flying
     }
 
-    /// How much they carry.
-    pub(crate) fn flying_bytes(&self) -> usize {
-        self.flying_bytes
+    /// Whether one that carries so much is worth its way beside those.
+    pub(crate) fn is_worth_it(&self, bytes: usize) -> bool {
+        bytes.saturating_mul(LEAST_SHARE) >= self.flying_bytes
     }
 
     /// Whether one more may be.
@@ -47,7 +51,7 @@ impl Flights {
         self.flying < self.most
     }
 
-    /// Counts one more, which carries so much where that is asked for. There must be room for it.
+    /// Counts one more, which carries so much. There must be room for it.
     pub(crate) fn take_off(&mut self, bytes: usize) -> Flight {
         self.flying += 1;
         self.flying_bytes += bytes;
@@ -91,10 +95,10 @@ mod tests {
         });
         assert!(task.await.is_err());
         drop(dropped);
-        assert_eq!((flights.flying(), flights.flying_bytes()), (2, 7));
+        assert_eq!((flights.flying(), flights.flying_bytes), (2, 7));
         for left in [(1, 4), (0, 0)] {
             assert!(flights.wait(&mut queue, |_: u8| ()).await);
-            assert_eq!((flights.flying(), flights.flying_bytes()), left);
+            assert_eq!((flights.flying(), flights.flying_bytes), left);
         }
         assert!(send.try_send(7).is_ok() && send.try_send(8).is_ok());
         let mut came = Vec::new();

@@ -73,9 +73,10 @@ impl ForwardsTask {
         let mut flights = Flights::new(IN_FLIGHT);
         while flights.wait(&mut self.queue, |item| waiting.push_back(item)).await {
             while flights.has_room()
+                && flights.is_worth_it(waiting.iter().map(|item| item.bytes).sum())
                 && let Some(call) = take(&mut waiting, self.call_bytes)
             {
-                let (flight, to) = (flights.take_off(0), road.clone());
+                let (flight, to) = (flights.take_off(call.bytes), road.clone());
                 road.spawn(async move {
                     call.make(&*to).await;
                     drop(flight);
@@ -88,11 +89,10 @@ impl ForwardsTask {
 /// What one call carries: all that waits for the same leader, up to `call_bytes`. Who has gone is left out.
 fn take(waiting: &mut VecDeque<Item>, call_bytes: usize) -> Option<Call> {
     let mut call: Option<Call> = None;
-    let mut bytes = 0usize;
     while let Some(item) = waiting.front() {
         let fits = call
             .as_ref()
-            .is_none_or(|call| call.leader == item.leader && bytes.saturating_add(item.bytes) <= call_bytes);
+            .is_none_or(|call| call.leader == item.leader && call.bytes.saturating_add(item.bytes) <= call_bytes);
         if !fits {
             break;
         }
@@ -100,8 +100,8 @@ fn take(waiting: &mut VecDeque<Item>, call_bytes: usize) -> Option<Call> {
         if item.reply.is_closed() {
             continue;
         }
-        bytes += item.bytes;
         let call = call.get_or_insert_with(|| Call::to(item.leader, item.until));
+        call.bytes = call.bytes.saturating_add(item.bytes);
         call.until = call.until.max(item.until);
         call.batches.extend(item.batches);
         call.replies.push(item.reply);
@@ -113,12 +113,13 @@ struct Call {
     leader: u64,
     until: Instant,
     batches: Vec<Batch>,
+    bytes: usize,
     replies: Vec<oneshot::Sender<Outcome>>,
 }
 
 impl Call {
     fn to(leader: u64, until: Instant) -> Self {
-        Self { leader, until, batches: Vec::new(), replies: Vec::new() }
+        Self { leader, until, batches: Vec::new(), bytes: 0, replies: Vec::new() }
     }
 
     async fn make(self, road: &impl Road) {

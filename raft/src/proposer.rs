@@ -25,9 +25,6 @@ const IN_FLIGHT: usize = 4;
 /// Of these, such that need not be full: while the disks write one, followers receive the next, and their logs and the
 /// leader's write together what has come in meanwhile.
 const SMALL_IN_FLIGHT: usize = 3;
-/// Such a one carries at least this part of what is in flight; else it waits for more to come, or for one to land. Under load an
-/// entry each for what comes in meanwhile would cost all nodes more than it says.
-const LEAST_SHARE: usize = 2;
 
 /// Where a command landed.
 #[derive(Copy, Clone, Debug)]
@@ -165,7 +162,7 @@ impl ProposerTask {
     fn may_fly(&self, groups: &VecDeque<Group>, flights: &Flights) -> bool {
         match groups.front() {
             None => false,
-            Some(first) if flights.flying() < SMALL_IN_FLIGHT && is_worth_it(first, flights) => true,
+            Some(first) if flights.flying() < SMALL_IN_FLIGHT && flights.is_worth_it(first.bytes) => true,
             Some(first) => flights.has_room() && (groups.len() > 1 || first.bytes >= self.entry_bytes),
         }
     }
@@ -202,10 +199,6 @@ impl ProposerTask {
             }
         })
     }
-}
-
-fn is_worth_it(group: &Group, flights: &Flights) -> bool {
-    group.bytes.saturating_mul(LEAST_SHARE) >= flights.flying_bytes()
 }
 
 /// Adds a command behind all others: into the last group if both are deltas and it has room, else as a new one.

@@ -32,6 +32,9 @@ fn batch(sequence: u64) -> Vec<Batch> {
     vec![Batch { session: 1, sequence, producer: None, deltas: Vec::new() }]
 }
 
+/// Bytes of as many batches as there may be calls, each enough to be worth a call of its own beside those before it.
+const ALONE: [usize; IN_FLIGHT] = [40, 40, 40, 60];
+
 /// What waits behind as many calls as there may be, and what each was told.
 async fn sent(items: &[(u64, u64, usize)]) -> (Vec<(u64, Vec<u64>)>, Vec<Outcome>) {
     let gate = Arc::new(Gate { open: Semaphore::new(0), seen: Mutex::default() });
@@ -63,7 +66,7 @@ async fn sent(items: &[(u64, u64, usize)]) -> (Vec<(u64, Vec<u64>)>, Vec<Outcome
 
 #[tokio::test]
 async fn what_waits_goes_together_up_to_the_limit_and_to_one_leader() {
-    let first: Vec<(u64, u64, usize)> = (1..=IN_FLIGHT as u64).map(|number| (number, 1, 40)).collect();
+    let first: Vec<(u64, u64, usize)> = (1..).zip(ALONE).map(|(number, bytes)| (number, 1, bytes)).collect();
     let behind = [(11, 1, 40), (12, 1, 40), (13, 1, 40), (14, 2, 40), (15, 2, 400), (16, 9, 40)];
     let (seen, outcomes) = sent(&[&first[..], &behind[..]].concat()).await;
     let alone = first.iter().map(|(number, leader, _)| (*leader, vec![*number]));
@@ -78,9 +81,9 @@ async fn nobody_waits_beyond_his_time_and_who_has_gone_is_not_sent() {
     let gate = Arc::new(Gate { open: Semaphore::new(0), seen: Mutex::default() });
     let (forwards, task) = Forwards::new(100);
     let running = tokio::spawn(task.run(gate.clone()));
-    for number in 0..IN_FLIGHT as u64 + 2 {
+    for (number, bytes) in (0..).zip(ALONE.into_iter().chain([1, 1])) {
         let until = Instant::now() + Duration::from_millis(50);
-        let outcome = forwards.send(1, batch(number), 1, until).await;
+        let outcome = forwards.send(1, batch(number), bytes, until).await;
         assert!(matches!(outcome, Err(Refusal::Submit(SubmitError::Unavailable(_)))), "{outcome:?}");
     }
     gate.open.add_permits(100);

@@ -208,8 +208,7 @@ impl Index {
 
     /// True when no limit takes anything from anybody after an update of a tenant, nor would with so many entries more.
     fn is_free_of_limits(&self, tenant: &str, more: usize) -> bool {
-        let entries = self.totals.entries - self.totals.reserved_entries;
-        let fits = self.meta.max_entries == 0 || entries + more as u64 <= self.meta.max_entries;
+        let fits = self.meta.max_entries == 0 || self.capped_entries() + more as u64 <= self.meta.max_entries;
         fits && self.meta.max_bytes == 0 && !self.has_retired() && !self.policies.quotas.contains_key(tenant)
     }
 

@@ -241,7 +241,7 @@ impl Index {
     /// True when another Sweep should follow at once: dead entries wait, the last slice was full, or the cap is
     /// exceeded and there is something that it can take.
     pub fn wants_sweep(&self) -> bool {
-        let can_trim = self.is_over_cap() && self.totals.entries > self.totals.reserved_entries;
+        let can_trim = self.is_over_cap() && self.capped_entries() > 0;
         !self.retired.is_empty() || self.sweep_was_full || can_trim
     }
 }

@@ -46,13 +46,11 @@ impl Index {
 
     /// Owes what an update that added entries has brought the index over the cap by, if that is possible.
     pub(crate) fn owe(&mut self, added: u64, tenant: &str, at_us: u64) -> bool {
-        let entries = self.totals.entries - self.totals.reserved_entries;
-        let over = entries.saturating_sub(self.meta.max_entries);
-        let has_bytes = self.meta.max_bytes == 0 || self.totals.bytes <= self.meta.max_bytes;
+        let (entries, over) = (self.capped_entries(), self.excess_entries());
         // What was too much before is worked off at its own pace.
         let is_own = over <= self.owed.entries + added;
         let old = entries.saturating_sub(self.fresh());
-        let may = self.meta.max_entries > 0 && has_bytes && is_own && over <= old && self.may_stay_owed(tenant, at_us);
+        let may = self.excess_bytes() == 0 && is_own && over <= old && self.may_stay_owed(tenant, at_us);
         if may {
             self.owed.entries = over;
         }

@@ -15,11 +15,24 @@ impl Index {
         u64::from(self.meta.slice_entries).max(1)
     }
 
+    /// Entries that the cap counts: the reserved tenant's are left out.
+    pub(crate) fn capped_entries(&self) -> u64 {
+        self.totals.entries - self.totals.reserved_entries
+    }
+
+    /// By how many entries the cap is exceeded.
+    pub(crate) fn excess_entries(&self) -> u64 {
+        excess(self.capped_entries(), self.meta.max_entries)
+    }
+
+    /// By how many bytes it is.
+    pub(crate) fn excess_bytes(&self) -> u64 {
+        excess(self.totals.bytes, self.meta.max_bytes)
+    }
+
     /// True when the cap is exceeded.
     pub(crate) fn is_over_cap(&self) -> bool {
-        let entries = self.totals.entries - self.totals.reserved_entries;
-        let over = |value: u64, cap: u64| cap > 0 && value > cap;
-        over(entries, self.meta.max_entries) || over(self.totals.bytes, self.meta.max_bytes)
+        self.excess_entries() > 0 || self.excess_bytes() > 0
     }
 
     /// Removes victims until the cap holds, at most `budget`; returns how many.
@@ -59,8 +72,7 @@ impl Index {
     /// Removes all victims as old as the chosen one, if so many must go by the cap on entries, and their tenants are
     /// LRU; returns how many.
     fn take_victims(&mut self, pins: &Pins<'_>, chosen: &Chosen, budget: u64) -> Option<u64> {
-        let entries = self.totals.entries - self.totals.reserved_entries;
-        let over = if self.meta.max_entries > 0 { entries.saturating_sub(self.meta.max_entries) } else { 0 };
+        let over = self.excess_entries();
         let seen_us = chosen.top.first.seen_us;
         let as_old = self.orders.victims.iter().take_while(|key| key.age.last_seen_us <= seen_us && key.accesses == 0);
         let members: Vec<u32> = as_old.map(|key| key.age.member.at).collect();
@@ -73,9 +85,7 @@ impl Index {
 
     /// How many entries like the chosen one must go at least until the cap holds.
     fn entries_over_cap(&self, chosen: &Chosen) -> u64 {
-        let over = |value: u64, cap: u64| if cap > 0 { value.saturating_sub(cap) } else { 0 };
-        let entries = over(self.totals.entries - self.totals.reserved_entries, self.meta.max_entries);
-        let bytes = over(self.totals.bytes, self.meta.max_bytes);
+        let (entries, bytes) = (self.excess_entries(), self.excess_bytes());
         if bytes == 0 {
             return entries;
         }
@@ -121,4 +131,9 @@ impl Index {
     pub(crate) fn is_lfu(&self, member: u32) -> bool {
         self.tenants[self.members[member].shared.domain.tenant.at].is_lfu
     }
+}
+
+/// What is above a cap; a cap of 0 is none.
+fn excess(value: u64, cap: u64) -> u64 {
+    if cap > 0 { value.saturating_sub(cap) } else { 0 }
 }

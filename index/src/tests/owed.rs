@@ -100,7 +100,14 @@ fn victims_taken_late_are_those_taken_at_once() {
         let (mut index, mut model) = (Index::new(seed), Model::default());
         let cap = *dice.pick(&[8, 20, 40, 90]);
         let slice_entries = *dice.pick(&[1, 4, 2_048]);
-        let meta = ClusterMeta { max_entries: cap, default_ttl_us: 1_000_000, slice_entries, ..ClusterMeta::default() };
+        let max_bytes = *dice.pick(&[0, 0, 0, 8_000, 16_000]);
+        let meta = ClusterMeta {
+            max_entries: cap,
+            max_bytes,
+            default_ttl_us: 1_000_000,
+            slice_entries,
+            ..ClusterMeta::default()
+        };
         let mut apply = |at: u64, stamped: Stamped| {
             let got = index.apply(at, &stamped);
             assert_eq!(got, model.apply(at, &stamped), "seed {seed}, command {at}: {stamped:?}");
